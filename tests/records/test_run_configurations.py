@@ -1,7 +1,6 @@
 """Configurations of foreign runs: nothing of this machine gets into a value, an error line or a model card."""
 
 import itertools
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,10 +30,10 @@ FORMS = (
     *(f"${{oc.deprecated:seed,{ASKED}}}", f"${{oc.select:no,{ASKED}}}", f"${{first:null,{ASKED}}}", "${made.up:S}"),
     *(f"${{tenth:{ASKED}}}", f"${{by_fidelity:{ASKED},{ASKED}}}", f"${{chosen:no,{ASKED}}}", "${${zz.oc}:S}"),
     *(f"${{folder_name:{ASKED}}}", f"${{{ASKED}}}", f"${{zz.{ASKED}}}", "${zz.direct}", "${zz.twice}", "x ${zz.twice}"),
-    *("${.${zz.name}}", "${oc.dict.values:zz}", "${hydra:runtime.cwd}", "${now:%Y}", "${zz}", "${zz.secret_key}"),
+    *("${.${zz.name}}", "${oc.dict.values:zz}", "${hydra:runtime.cwd}", "${now:%Y}", "${zz}"),
     *(f"a\n{ASKED}", f"${{first:{{a: {ASKED}}}}}", f"${{first:[{ASKED}]}}"),
 )
-HIDDEN_KEYS = {"name": "S", "oc": "oc.env", "direct": ASKED, "twice": "${zz.direct}", "secret_key": SECRET}
+HIDDEN_KEYS = {"name": "S", "oc": "oc.env", "direct": ASKED, "twice": "${zz.direct}"}
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +76,10 @@ def all_that_is_said(tree: dict[str, Any], before: dict[str, Any], folder: Path)
 
 
 def check(cases: list[tuple[str, str]], composed: dict[str, Any], folder: Path) -> None:
-    own = re.compile(rf"(?:zz\.)?secret_key'?: '?{SECRET}")  # what the configuration itself says
     for key, form in cases:
         start = time.perf_counter()
         said = all_that_is_said(changed(composed, key, form) | {"zz": HIDDEN_KEYS}, composed, folder)
-        assert SECRET not in own.sub("", said), (key, form)
+        assert SECRET not in said, (key, form)
         assert time.perf_counter() - start < 5
 
 

@@ -17,7 +17,6 @@ from omegaconf._utils import get_yaml_loader
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.secrets import is_secret
 
 Select = Callable[[str], Any]
 """From a dotted key to its resolved value; None if there is none."""
@@ -66,7 +65,7 @@ def resolved(tree: dict[Any, Any]) -> dict[str, Any]:
     """A configuration with the values that its interpolations mean.
 
     Those of its own keys and the resolvers of this package's configurations are known. Any other stays as it is
-    written, such as `${oc.env:X}`, and so does one of a key that holds a secret.
+    written, such as `${oc.env:X}`.
 
     Raises:
         UserError: the values would grow too many.
@@ -222,8 +221,6 @@ class _Resolver:
             if not isinstance(value, dict) or part not in value:
                 raise LookupError(key)
             value = value[part]
-        if is_secret(".".join(where), value):
-            raise LookupError(key)
         return self._resolved(value, tuple(where))
 
 

@@ -12,7 +12,6 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.records.files import replacing
-from fedem_lightning.records.secrets import hide_in_text
 from fedem_lightning.settings.keys import handed_by_run
 from fedem_lightning.startup.process import is_worker_rank
 
@@ -109,7 +108,7 @@ def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
 
 
 def _save(trace: str, place: Path | None) -> Path:
-    shown = hide_in_text(trace).encode("utf-8", errors="backslashreplace")
+    shown = trace.encode("utf-8", errors="backslashreplace")
     if place is None:
         handle, name = tempfile.mkstemp(prefix="fedem-lightning-", suffix=f"-{TRACE}")
         with os.fdopen(handle, "wb") as file:

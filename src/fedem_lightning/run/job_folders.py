@@ -16,11 +16,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from fedem_lightning.records.files import replacing
-from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree, is_secret
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.startup.process import raise_at_a_stop, say_at_a_stop
 
@@ -60,16 +57,10 @@ class JobFolders(Callback):
         if "BasicLauncher" not in config.hydra.launcher._target_:
             raise_at_a_stop()
 
-    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Before a run, of a sweep as well."""
-        if config.hydra.mode == RunMode.MULTIRUN:
-            _hide_secrets(Path(config.hydra.sweep.dir) / MULTIRUN)
-
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep, when nothing is left to stop."""
         global _ended_sweep
         _ended_sweep = Path(config.hydra.sweep.dir)
-        _hide_secrets(Path(config.hydra.sweep.dir) / MULTIRUN)  # its jobs may have run elsewhere
         say_at_a_stop(None)
 
 
@@ -96,18 +87,6 @@ def remove_what_is_left() -> None:
     if _made is not None:
         remove_if_empty(_made)
     _made = None
-
-
-def _hide_secrets(path: Path) -> None:
-    """Writes what Hydra has written about a sweep once more, without secrets."""
-    if not path.is_file():
-        return
-    tree: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    shown = hide_in_tree(tree)
-    shown["hydra"]["overrides"]["task"] = hide_in_overrides(tree["hydra"]["overrides"]["task"])
-    if shown != tree:
-        with replacing(path) as temporary:
-            OmegaConf.save(OmegaConf.create(shown), temporary)
 
 
 def _make(name: str) -> None:
@@ -144,7 +123,7 @@ def _name_by_swept_keys(config: DictConfig) -> None:
         return  # the sweeper says so itself
     swept = {override.key_or_group: override.is_sweep_override() for override in overrides}  # later ones count
     name = config.hydra.job.config.override_dirname
-    left_out = [*name.exclude_keys, *(key for key, differs in swept.items() if not differs or is_secret(key))]
+    left_out = [*name.exclude_keys, *(key for key, differs in swept.items() if not differs)]
     more = [f"hydra.job.config.override_dirname.exclude_keys={_quoted(left_out)}"]
     pattern = OmegaConf.to_container(config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index,call-overload]
     if "override_dirname" in str(pattern) and not swept.keys() - set(left_out):
@@ -171,7 +150,7 @@ def resume_command(
 
     """
     replaced = FINDS_RUN if own else ("run_dir",)
-    kept = [override for override in hide_in_overrides(overrides) if override.lstrip("+").split("=")[0] not in replaced]
+    kept = [override for override in overrides if override.lstrip("+").split("=")[0] not in replaced]
     begun_elsewhere = any(override.lstrip("+").startswith("ckpt_path=") for override in kept)
     checkpoint = [] if begun_elsewhere else ["ckpt_path=auto"]
     run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
@@ -186,7 +165,7 @@ def run_command(overrides: Sequence[str], flags: Sequence[str] = (), module: str
         flags, module: see `resume_command`.
 
     """
-    return shlex.join(["python", "-m", module, *flags, *hide_in_overrides(overrides)])
+    return shlex.join(["python", "-m", module, *flags, *overrides])
 
 
 def begin_sweep(folder: Path, words: Sequence[str]) -> None:

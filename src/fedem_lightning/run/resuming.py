@@ -18,7 +18,6 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
 from fedem_lightning.records.files import write_atomically
-from fedem_lightning.records.secrets import hide_in_overrides, hide_in_tree
 from fedem_lightning.settings.keys import KEYS
 
 _KEPT = re.compile(r"config\.until-round-(\d+)\.yaml")
@@ -66,8 +65,8 @@ def save_config(folder: Path, config: DictConfig, overrides: list[str], rounds: 
     if earlier is not None and not _changed(earlier, tree):
         return
     contents = {  # the configuration last: if it is there, the overrides are
-        "overrides.yaml": OmegaConf.create(hide_in_overrides(overrides)),
-        "config.yaml": OmegaConf.create(hide_in_tree(tree)),
+        "overrides.yaml": OmegaConf.create(overrides),
+        "config.yaml": OmegaConf.create(tree),
     }
     for name, content in contents.items():
         path, kept = folder / ".hydra" / name, _kept(folder, name, rounds)
@@ -94,7 +93,7 @@ def tree_of(config: DictConfig) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configurations differ once they are resolved, with both values, in alphabetical order."""
-    a, b = (flatten(hide_in_tree(resolved(with_data_dir(tree)))) for tree in (before, now))
+    a, b = (flatten(resolved(with_data_dir(tree))) for tree in (before, now))
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 

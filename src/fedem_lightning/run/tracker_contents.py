@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from fedem_lightning.records.configs import flatten, resolved, short
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
-from fedem_lightning.records.secrets import HIDDEN, hide_in_overrides, hide_in_tree, is_secret
 from fedem_lightning.run.resuming import tree_of
 from fedem_lightning.run.trackers import Outcome, Tracked
 from fedem_lightning.settings.keys import BY_NAME
@@ -36,7 +35,7 @@ def tracked(
         resumed_rounds: rounds of the checkpoint from which the run continues.
 
     """
-    typed = [override.lstrip("+").partition("=")[::2] for override in hide_in_overrides(overrides)]
+    typed = [override.lstrip("+").partition("=")[::2] for override in overrides]
     experiment = choices.get("experiment")
     adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
     algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
@@ -78,11 +77,10 @@ def _clipped(text: str, longest: int) -> str:
 def flat_config(config: DictConfig) -> dict[str, Any]:
     """The resolved configuration with dotted keys.
 
-    Keys that hold secrets (`api_key`, `password`, `token`, ...) are left out. A value from the environment stays as it
-    is written in the configuration, `${oc.env:NAME}`, also where another value is made of it.
+    A value from the environment stays as it is written in the configuration, `${oc.env:NAME}`, also where another value
+    is made of it.
     """
-    flat = flatten(hide_in_tree(resolved(tree_of(config))))
-    return {key: value for key, value in flat.items() if value != HIDDEN and not is_secret(key, value)}
+    return flatten(resolved(tree_of(config)))
 
 
 def best_round(curves: pd.DataFrame) -> dict[str, float]:

@@ -31,7 +31,7 @@ class Tracked:
     group: str  # runs that differ in their seed alone share it: fedem-femnist
     name: str  # the group and the seed: fedem-femnist-s3
     tags: dict[str, str]  # experiment, algorithm, dataset and seed, by these names
-    config: dict[str, Any]  # the resolved configuration with dotted keys, without secrets
+    config: dict[str, Any]  # the resolved configuration with dotted keys
     resumed_rounds: int = 0  # rounds of the checkpoint from which the run continues
 
 

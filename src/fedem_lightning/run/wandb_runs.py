@@ -2,7 +2,6 @@
 
 import os
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,7 +13,6 @@ from pytorch_lightning.loggers import Logger, WandbLogger
 
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.secrets import hide_in_overrides
 from fedem_lightning.run.pictures import Pictures
 from fedem_lightning.run.trackers import LogModel, Outcome, RoundTracker, Tracked, keep_id, known_id
 from fedem_lightning.settings.check import check_arguments
@@ -49,7 +47,9 @@ class WandbRounds(RoundTracker, WandbLogger):
     def experiment(self) -> Any:
         """The W&B run; every metric is drawn over `round`."""
         if self._experiment is None:
-            self._experiment = _begun(self._wandb_init)
+            import wandb
+
+            self._experiment = wandb.init(**self._wandb_init)
             self._experiment.define_metric("round")
             self._experiment.define_metric("*", step_metric="round")
         return self._experiment
@@ -122,18 +122,6 @@ class WandbRounds(RoundTracker, WandbLogger):
         artefact = wandb.Artifact(f"model-{self.experiment.id}", "model", metadata={"rounds": rounds})
         artefact.add_file(str(path))
         self.experiment.log_artifact(artefact, aliases=["latest", f"round-{rounds}"])
-
-
-def _begun(options: dict[str, Any]) -> Any:
-    """A new W&B run, which notes the command line of this process, too."""
-    import wandb
-
-    typed = sys.argv
-    sys.argv = [*typed[:1], *hide_in_overrides(typed[1:])]
-    try:
-        return wandb.init(**options)
-    finally:
-        sys.argv = typed
 
 
 def _tags(run: Tracked) -> list[str]:

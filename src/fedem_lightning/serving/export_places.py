@@ -17,7 +17,6 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.secrets import HIDDEN, hide_in_tree
 from fedem_lightning.serving.export_formats import FORMATS, Format
 from fedem_lightning.serving.model_files import load, read_clients, read_notes
 from fedem_lightning.serving.options import clients_file, same
@@ -104,11 +103,11 @@ def _settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by dotted keys, without secrets, and without paths and variables, which are of a machine."""
-    flat = flatten(hide_in_tree(settings))
+    """Settings by dotted keys, without paths and variables, which are of a machine."""
+    flat = flatten(settings)
     chosen = {k: v for k, v in flat.items() if any(k == s or k.startswith(f"{s}.") for s in _SHOWN)}
     told = {k: v for k, v in chosen.items() if v not in (None, []) and not k.endswith("._partial_")}
-    return {k: v for k, v in told.items() if not ({"/", "\\"} & set(str(v)) or "${" in str(v) or HIDDEN in str(v))}
+    return {k: v for k, v in told.items() if not ({"/", "\\"} & set(str(v)) or "${" in str(v))}
 
 
 def _results(folder: Path, rounds: int) -> dict[str, Any] | None:
