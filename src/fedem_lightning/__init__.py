@@ -2,9 +2,9 @@
 
 from typing import Any as _Any
 
-from fedem_lightning.startup import exports as _exports
+import lazy_loader as _lazy
 
-__all__, _get, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
+_get, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # what __init__.pyi lists
 
 
 def __getattr__(name: str) -> _Any:

@@ -1,10 +1,50 @@
-from fedem_lightning import algorithms
-from fedem_lightning.adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
-from fedem_lightning.aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean
-from fedem_lightning.algorithms import *  # noqa: F403 - a new algorithm is listed there alone
-from fedem_lightning.algorithms.e_step import EStep
-from fedem_lightning.algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi
-from fedem_lightning.backbones import (
+from .adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
+from .aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean
+from .algorithms import (
+    AFL,
+    APFL,
+    L2SGD,
+    MOCHA,
+    QFFL,
+    Agnostic,
+    Clustered,
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    Ditto,
+    FedALA,
+    FedAvg,
+    FedAvgEnsemble,
+    FedBABU,
+    FedBN,
+    FedEM,
+    FederatedAlgorithm,
+    FedFOMO,
+    FedGMM,
+    FedPer,
+    FedProto,
+    FedProx,
+    FedRC,
+    FedRep,
+    FedRoD,
+    FLoRAL,
+    HypCluster,
+    LGFedAvg,
+    Local,
+    Majorizer,
+    Mapper,
+    MixtureSurrogate,
+    MoreauSurrogate,
+    Oracle,
+    PerFedAvg,
+    PFedMe,
+    Scaffold,
+    Surrogate,
+    SurrogateOptimization,
+    UserCentric,
+)
+from .algorithms.e_step import EStep
+from .algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi
+from .backbones import (
     CNN,
     LSTM,
     MLP,
@@ -21,9 +61,9 @@ from fedem_lightning.backbones import (
     TimmModel,
     Transformer,
 )
-from fedem_lightning.client_optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
-from fedem_lightning.compression import Compression, EightBit, TopK
-from fedem_lightning.data import (
+from .client_optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
+from .compression import Compression, EightBit, TopK
+from .data import (
     CropFlip,
     DensityDataModule,
     Digits,
@@ -40,24 +80,30 @@ from fedem_lightning.data import (
     TextDataModule,
     TorchDataModule,
 )
-from fedem_lightning.engine import AutoEngine, Engine, LoopEngine, VmapEngine
-from fedem_lightning.errors import UserError
-from fedem_lightning.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
-from fedem_lightning.models.client_model import ClientModel, ClientModels
-from fedem_lightning.network import DeviceNetwork, Network, ShiftedExponentialNetwork
-from fedem_lightning.run.python_runs import save_run
-from fedem_lightning.serving.model_files import load, load_clients
-from fedem_lightning.topology import Topology
+from .engine import AutoEngine, Engine, LoopEngine, VmapEngine
+from .errors import UserError
+from .faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
+from .models.client_model import ClientModel, ClientModels
+from .network import DeviceNetwork, Network, ShiftedExponentialNetwork
+from .run.python_runs import save_run
+from .serving.model_files import load, load_clients
+from .topology import Topology
 
 __version__: str
 
 __all__ = [
+    "AFL",
+    "APFL",
     "CNN",
     "KNN",
+    "L2SGD",
     "LSTM",
     "MLP",
+    "MOCHA",
+    "QFFL",
     "Adaptation",
     "Aggregation",
+    "Agnostic",
     "AutoEngine",
     "Categorical",
     "CharLSTM",
@@ -67,50 +113,83 @@ __all__ = [
     "ClientModels",
     "ClientOptimizer",
     "ClientSGD",
+    "Clustered",
     "Compression",
     "CropFlip",
+    "DFedEM",
     "Dapper",
+    "DecentralizedSurrogateOptimization",
     "DensityDataModule",
     "DeviceNetwork",
     "Digits",
+    "Ditto",
     "Dropout",
     "EStep",
     "EightBit",
     "Engine",
     "FLBenchDataModule",
+    "FLoRAL",
     "Faults",
+    "FedALA",
     "FedAdagrad",
     "FedAdam",
+    "FedAvg",
+    "FedAvgEnsemble",
+    "FedBABU",
+    "FedBN",
+    "FedEM",
+    "FedFOMO",
+    "FedGMM",
+    "FedPer",
+    "FedProto",
+    "FedProx",
+    "FedRC",
+    "FedRep",
+    "FedRoD",
     "FedYogi",
+    "FederatedAlgorithm",
     "FederatedDataModule",
     "Federation",
     "Finetune",
     "HubDataModule",
+    "HypCluster",
     "ImageDataModule",
     "Interpolate",
+    "LGFedAvg",
     "LabelFlip",
     "LeNet5",
     "Linear",
     "LoRA",
+    "Local",
     "LoopEngine",
+    "Majorizer",
+    "Mapper",
     "Mean",
     "Median",
     "MixturePopulation",
+    "MixtureSurrogate",
     "MobileNetV2",
+    "MoreauSurrogate",
     "MultiKrum",
     "Network",
     "NoAnswer",
     "NormClipping",
     "NpzDataModule",
+    "Oracle",
     "PFLlibDataModule",
+    "PFedMe",
+    "PerFedAvg",
     "Pretrained",
     "PrivateMean",
     "ReferenceCNN",
     "ResNet18",
+    "Scaffold",
     "Scaling",
     "SendNaN",
     "ShiftedExponentialNetwork",
     "SignFlip",
+    "Surrogate",
+    "SurrogateOptimization",
     "SyntheticMixture",
     "TableDataModule",
     "TextDataModule",
@@ -120,10 +199,10 @@ __all__ = [
     "TorchDataModule",
     "Transformer",
     "TrimmedMean",
+    "UserCentric",
     "UserError",
     "VmapEngine",
     "load",
     "load_clients",
     "save_run",
 ]
-__all__ += algorithms.__all__

@@ -1,5 +1,5 @@
 """Federations: sources of their samples, partition into clients, and splits."""
 
-from fedem_lightning.startup import exports as _exports
+import lazy_loader as _lazy
 
-__all__, __getattr__, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # what __init__.pyi lists

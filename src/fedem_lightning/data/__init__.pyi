@@ -1,21 +1,21 @@
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.density import DensityDataModule
-from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.hub import HubDataModule
-from fedem_lightning.data.images import Digits, ImageDataModule
-from fedem_lightning.data.own_data import TaskOptions
-from fedem_lightning.data.own_datasets import TorchDataModule
-from fedem_lightning.data.own_files import NpzDataModule, TableDataModule
-from fedem_lightning.data.own_folders import FLBenchDataModule, PFLlibDataModule
-from fedem_lightning.data.population import MixturePopulation
-from fedem_lightning.data.samples import Arrays, Domains, Windows
-from fedem_lightning.data.shifts import CropFlip, Shift
-from fedem_lightning.data.splits import HoldOut, Split, Splitting
-from fedem_lightning.data.synthetic import SyntheticMixture
-from fedem_lightning.data.table_features import TableFeatures
-from fedem_lightning.data.text import TextDataModule
+from .block import Block
+from .datamodule import FederatedDataModule
+from .dealing import Dealing
+from .density import DensityDataModule
+from .federation import Federation
+from .hub import HubDataModule
+from .images import Digits, ImageDataModule
+from .own_data import TaskOptions
+from .own_datasets import TorchDataModule
+from .own_files import NpzDataModule, TableDataModule
+from .own_folders import FLBenchDataModule, PFLlibDataModule
+from .population import MixturePopulation
+from .samples import Arrays, Domains, Windows
+from .shifts import CropFlip, Shift
+from .splits import HoldOut, Split, Splitting
+from .synthetic import SyntheticMixture
+from .table_features import TableFeatures
+from .text import TextDataModule
 
 __all__ = [
     "Arrays",

@@ -7,6 +7,6 @@ tables of `cells`; `gains_by_client` compares two rows client by client, with th
 `report_files` writes, `figures` draws, with the looks of `drawing`, and `page` makes the HTML page.
 """
 
-from fedem_lightning.startup import exports as _exports
+import lazy_loader as _lazy
 
-__all__, __getattr__, __dir__ = _exports(__name__, __file__)  # what __init__.pyi lists
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # what __init__.pyi lists
