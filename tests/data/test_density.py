@@ -30,7 +30,6 @@ from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
 from helpers.commands import call
 from helpers.federations import make_trainer, parameters, stored, train
-from helpers.schema import problems_of_run
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client
@@ -241,4 +240,3 @@ def test_a_run_shows_losses_in_nats_and_nowhere_an_accuracy(
     assert "accuracy" not in " ".join([out, *drawn, *texts, *columns, *(path.name for path in files)]).lower()
     assert {"loss_by_round.png", "loss_over_clients.png"} <= {path.name for path in files}
     assert "loss, nats, seen clients, weighted" in drawn
-    assert problems_of_run(run) == []

@@ -14,7 +14,6 @@ from fedem_lightning.report.__main__ import main as report
 from helpers import serving
 from helpers.federations import make_trainer
 from helpers.runs import leave_undrawn
-from helpers.schema import problems_of_run
 from helpers.serving import refused
 
 
@@ -36,7 +35,6 @@ def test_it_enters_everything_that_takes_a_run(
             trainer.test(model, data, verbose=False)
             folder = Path("runs") / kind.__name__
             save_run(model, data, folder, dataset="clinics")
-            assert problems_of_run(folder) == []
     metrics = pd.read_csv(folder / "metrics.csv")
     assert metrics["round"].tolist() == [0, 1, 2, 3]
     assert metrics["val/accuracy"].notna().tolist() == [True, False, True, False]

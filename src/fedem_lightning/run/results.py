@@ -29,8 +29,8 @@ from fedem_lightning.run.figures import draw_figures
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `FederatedAlgorithm.artifacts`."""
 
-SCHEMA_VERSION = 2
-"""Of results.json, as results.schema.json describes it; docs/results.md says when it goes up."""
+SCHEMA_VERSION = 3
+"""Of results.json: it goes up when a key goes away or changes its meaning."""
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
