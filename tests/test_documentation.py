@@ -36,7 +36,6 @@ import fedem_lightning.data
 import fedem_lightning.report
 from fedem_lightning import FederatedDataModule, SyntheticMixture
 from fedem_lightning.data.__main__ import main as data_command
-from fedem_lightning.deploy.__main__ import parser as deploy_parser
 from fedem_lightning.export import main as export_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
@@ -459,9 +458,6 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             if (drawn := tuple(sorted({*arguments, "--force"} if again else arguments))) not in DONE:
                 report_command([*arguments, *(["--force"] if again else [])])
             return DONE.add(drawn)
-        case ["python", "-m", module, "fedem_state/clinic-1", *_]:
-            importlib.import_module(module)._parser().parse_args(words[3:])  # run in deploy/test_clients_models.py
-            return None
         case ["python", "-m", "fedem_lightning.export", _, *arguments]:
             return run_export(here, monkeypatch, arguments)
         case ["python", "-m", "fedem_lightning.data", "convert", name, _, out]:
@@ -475,10 +471,6 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             return data_command(words[3:])
         case ["python", "-m", "fedem_lightning.data", "download", *_]:
             return data_command([*words[3:], f"data_dir={here}"])  # where it already lies
-        case ["python", "-m", "fedem_lightning.deploy", *arguments]:
-            parsed = vars(deploy_parser().parse_args(arguments))  # tests/deploy runs it
-            composed([word for word in parsed.get("words", []) if not word.startswith("run_dir=")])
-            return None
         case ["python", "-m", "fedem_lightning.data"]:
             return None  # a mention
         case ["python", script, *_] if script.startswith("benchmarks"):

@@ -7,7 +7,7 @@ import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, check_sent
+from fedem_lightning.aggregation import Sent, check_sent
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
@@ -31,35 +31,11 @@ class UpdateSource(Protocol):
 
 
 class ClientProcesses(Protocol):
-    """Clients that are processes of their own, elsewhere; `deploy.remote` documents the members."""
+    """Clients that are processes of their own, elsewhere; `flower.clients` documents the members."""
 
     def check(self, algorithm: "FederatedAlgorithm") -> None: ...
     def begin(self, algorithm: "FederatedAlgorithm", round_: int) -> UpdateSource: ...
     def scores(self, algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> Any: ...
-    def answers(
-        self, algorithm: "FederatedAlgorithm", question: str, clients: Tensor, given: Models, like: Models
-    ) -> Iterator[tuple[Tensor, Models]]: ...
-
-
-def answers(
-    algorithm: Any, question: str, federation: Federation, clients: Tensor, given: Models, like: Models
-) -> Iterator[tuple[Tensor, Models]]:
-    """What clients (int64 [C]) answer to a question of the server, some of them at a time.
-
-    Args:
-        algorithm: a method with `answer(question, block, given)`, which is called where the clients are.
-        question: names what is asked.
-        federation: holds the clients.
-        given: tensors that the server sends with the question.
-        like: the form of one client's answer, each [1, ...]; a client that is a process of its own and answers
-            something else is left out, as is one that does not answer.
-
-    """
-    if algorithm.remote is not None:
-        yield from algorithm.remote.answers(algorithm, question, clients, given, like)
-        return
-    for block in algorithm.local.blocks(federation, clients):
-        yield block.clients, algorithm.answer(question, block, given)
 
 
 class ClientUpdates:
@@ -144,4 +120,4 @@ class ClientUpdates:
         require(combined, f"aggregation: {kind} sends no updates, expected mean, got {type(rule).__name__}")
         if update is None or self.algorithm.compression is None:
             return update
-        return compressed(self.algorithm, update, block, self.round_).sent
+        return compressed(self.algorithm, update, block, self.round_)

@@ -5,7 +5,7 @@ NeurIPS 2021, Conclusion): clients with few resources could send only some of th
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ UPLOADED = "uploaded_components"
 """Column of metrics.csv: components that a client uploads, on average."""
 
 
-class Upload(NamedTuple):
-    """The updates of a block's clients, compressed."""
-
-    message: Models  # what clients send in place of their models, each [C, ...]
-    sent: Sent  # the updates as the server reads them
-
-
 def received_models(algorithm: "FederatedAlgorithm", clients: Tensor) -> Models:
     """The models from which the updates of clients [C] are measured, in the form in which they send them, [C, M, ...].
 
@@ -43,7 +36,7 @@ def received_models(algorithm: "FederatedAlgorithm", clients: Tensor) -> Models:
     return algorithm.broadcast(clients) if sent is None else sent.models
 
 
-def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, round_: int) -> Upload:
+def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, round_: int) -> Sent:
     """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
 
     Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
@@ -65,26 +58,7 @@ def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, roun
         errors = {name: torch.cat([d[name] - read[name], kept[name][:, d[name].shape[1] :]], dim=1) for name in names}
         store.write(clients[finite], {name: rows[finite] for name, rows in (kept | errors).items()})
     whole = {name: rows for name, rows in update.models.items() if name not in names}
-    models = whole | {name: received[name] + read[name] for name in names}
-    return Upload(message | {f"whole.{name}": rows for name, rows in whole.items()}, update._replace(models=models))
-
-
-def message_like(algorithm: "FederatedAlgorithm", received: Models) -> Models:
-    """The form of a client's message: names, shapes and dtypes of what `decompressed` reads; received [1, M, ...]."""
-    assert algorithm.compression is not None
-    names = compressible(algorithm, received)
-    zeros = {name: torch.zeros_like(received[name]) for name in names}
-    message = algorithm.compression.encode(zeros, torch.zeros(1, dtype=torch.int64))
-    return message | {f"whole.{name}": rows for name, rows in received.items() if name not in names}
-
-
-def decompressed(algorithm: "FederatedAlgorithm", message: Models, received: Models) -> Models:
-    """The models [C, M, ...] of clients that received `received`, from their messages."""
-    assert algorithm.compression is not None
-    names = compressible(algorithm, received)
-    read = algorithm.compression.decode(message, {name: received[name] for name in names})
-    whole = {name.removeprefix("whole."): rows for name, rows in message.items() if name.startswith("whole.")}
-    return whole | {name: received[name] + read[name] for name in names}
+    return update._replace(models=whole | {name: received[name] + read[name] for name in names})
 
 
 def compressible(algorithm: "FederatedAlgorithm", received: Models) -> list[str]:

@@ -1,6 +1,5 @@
 """FedEM with uploads of some of the components: unbiased, counted, and the same from clients of their own."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,8 @@ import torch
 
 from fedem_lightning import ClientSGD, FedEM, TopK, UserError
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.uploads import chosen_uploads, upload_some
 from helpers.federations import make_data, make_model, parameters, train
-from helpers.remote import ByteLink, nodes_of
 
 OPTIONS: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5)}
 
@@ -62,27 +59,6 @@ def test_blocks_do_not_matter() -> None:
         for engine in ("loop", "vmap")
     ]
     assert found[0] == pytest.approx(found[1], abs=1e-10)
-
-
-def test_a_client_of_its_own_sends_the_chosen_components_alone(tmp_path: Path) -> None:
-    data = make_data()
-    link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, len(link.connected()))
-    here = train(make_model(FedEM, data, upload_threshold=0.9, **OPTIONS), data, 4)
-    there = make_model(FedEM, apart, upload_threshold=0.9, **OPTIONS)
-    there.remote = apart.remote
-    train(there, apart, 4)
-    assert parameters(there.components) == pytest.approx(parameters(here.components), abs=1e-12)
-    assert there.statistics.up_bytes == here.statistics.up_bytes
-    numbers = 0
-    for _, request, reply in link.log:
-        if request.facts["kind"] == "train":
-            n_sent = int(reply.tensors["included"].sum())
-            models = [t for name, t in reply.tensors.items() if name.startswith("models.")]
-            assert all(len(t) == n_sent for t in models)
-            numbers += sum(t.numel() for t in models)
-    assert 8 * numbers == here.statistics.up_bytes
-    assert numbers < 4 * 4 * 3 * 15
 
 
 def test_it_does_not_go_with_compression() -> None:

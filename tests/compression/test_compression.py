@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,9 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.deploy.server import RemoteDataModule
 from helpers.conformance import Noisy, Row
 from helpers.every_method import EVERY
 from helpers.federations import make_data, make_model, parameters, stored, train
-from helpers.remote import ByteLink, nodes_of
 
 RNG = np.random.default_rng(0)
 UPDATES = {"a": RNG.normal(size=(2, 3, 4)), "b": RNG.normal(size=(2, 3, 2, 5)), "c": RNG.normal(size=(2, 3))}
@@ -209,35 +206,3 @@ def test_a_client_whose_update_is_not_finite_keeps_its_error() -> None:
     assert all(rows.isfinite().all() for rows in kept.values())
     assert not any(rows[1].any() for rows in kept.values())
     assert any(rows[0].any() for rows in kept.values())
-
-
-@pytest.mark.parametrize("compression", [TopK(0.3), EightBit()])
-@pytest.mark.parametrize("kind", [FedAvg, FedEM])
-def test_clients_of_their_own_send_the_message_alone(kind: Any, compression: Compression, tmp_path: Path) -> None:
-    data = make_data()
-    link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, len(link.connected()))
-    here = train(make_model(kind, data, compression=compression), data, 3)
-    there = make_model(kind, apart, compression=compression)
-    there.remote = apart.remote
-    train(there, apart, 3)
-    assert parameters(there.components) == pytest.approx(parameters(here.components), abs=1e-12)
-    replies = [reply.tensors for _, request, reply in link.log if request.facts["kind"] == "train"]
-    assert len(replies) == 12
-    for tensors in replies:
-        sent = {name: t for name, t in tensors.items() if name != "weights"}
-        assert all(name.startswith("message.") for name in sent)
-        assert sum(t.numel() * t.element_size() for t in sent.values()) == here.statistics.up_bytes / 12
-
-
-def test_a_client_of_its_own_compresses_against_the_hypothesis_that_it_has_chosen(tmp_path: Path) -> None:
-    data = make_data()
-    options: dict[str, Any] = {"initialization": "random", "compression": EightBit()}
-    link = ByteLink(nodes_of(data, tmp_path))
-    apart = RemoteDataModule(link, len(link.connected()))
-    here, there = make_model(HypCluster, data, **options), make_model(HypCluster, apart, **options)
-    there.remote = apart.remote
-    train(here, data, 3)
-    train(there, apart, 3)
-    assert set(here.cluster.tolist()) == {0, 1}
-    assert parameters(there.components) == pytest.approx(parameters(here.components), abs=1e-12)

@@ -24,7 +24,6 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.deploy.server import RemoteDataModule
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.parts import users_network
@@ -33,7 +32,6 @@ from fedem_lightning.serving.export_formats import FORMATS, measured
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, make_trainer, parameters, train
-from helpers.remote import ByteLink, nodes_of
 
 
 class OneLayerTwice(Recorded, nn.Module):
@@ -145,25 +143,6 @@ def test_engines_agree(row: Row) -> None:
 @pytest.mark.parametrize("kind", NETWORKS[:3])
 def test_engines_agree_for_every_method(row: Row, kind: type[nn.Module]) -> None:
     check_method(row, kind)
-
-
-@pytest.mark.parametrize("method", [FedAvg, FedEM])
-@pytest.mark.parametrize("kind", [OneWeightTwice, OneNormTwice])
-def test_clients_of_their_own(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
-    components = []
-    for apart in (False, True):
-        data: Any = make_data(SIZES)
-        if apart:
-            nodes = nodes_of(data, tmp_path)
-            for node in nodes:
-                node.trust = (kind.__module__,)
-            data = RemoteDataModule(ByteLink(nodes), len(nodes))
-        torch.manual_seed(0)
-        start: dict[str, Any] = {"initialization": "random"} if method is FedEM else {}
-        model = method(kind, data.n_clients, batch_size=4, client_optimizer=SGD, **start)
-        model.remote = data.remote
-        components.append(parameters(train(model, data, 3).components))
-    torch.testing.assert_close(components[1], components[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [OneLayerTwice, OneWeightTwice, OneNormTwice])

@@ -53,7 +53,7 @@ FOREIGN = [
     *("fedem_lightning.algorithms.checkpoints.torch.load", "fedem_lightning.models.client_store.torch.load"),
     *("fedem_lightning.FedAvg.load_from_checkpoint", "fedem_lightning.algorithms.fedavg.FedAvg.load_from_checkpoint"),
     *("fedem_lightning.backbones.dense.MLP.__init__", "fedem_lightning.records.files.write_atomically"),
-    *("fedem_lightning.deploy.__main__.main", "fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
+    *("fedem_lightning.__main__.main", "torch.optim.functools.reduce"),
     *("torch.optim.sgd.cast", "torch.optim._functional", "torch.optim.lr_scheduler.LambdaLR", "torch.nn.Linear"),
     *(3, None, ["os.system"], ("os", "system"), {"_target_": "os.system"}, True),
 ]
@@ -172,7 +172,7 @@ def test_a_file_finds_nothing_but_the_closed_list() -> None:
         networks = [f"fedem_lightning.backbones.{name}" for name in ("convolutional", "encoders", "pretrained")]
         assert optimizer or own or target.__module__ in networks, path
         assert optimizer or target.__module__.startswith((*ROOMS, "fedem_lightning.data")), path
-    assert not [path for path in found if path.startswith(("fedem_lightning.run", "fedem_lightning.deploy"))]
+    assert not [path for path in found if path.startswith("fedem_lightning.run")]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -21,8 +21,6 @@ from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.formats.torchvision import read_torchvision
 from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.sources import read_arrays
-from fedem_lightning.deploy.node import NEWEST, Node
-from fedem_lightning.deploy.wire import Parcel
 from fedem_lightning.network.networks import DeviceNetwork
 from fedem_lightning.records.configs import read_yaml
 from fedem_lightning.records.files import regular
@@ -39,8 +37,6 @@ from fedem_lightning.serving.model_files import load, load_clients
 from fedem_lightning.serving.options import check_rows_file
 from fedem_lightning.serving.retest import _config as config_of
 from helpers.commands import CONFIG_DIR
-from helpers.federations import make_data
-from helpers.remote import alone
 from helpers.runs import make_run
 from wrong_inputs.special_files import SPECIAL
 
@@ -55,11 +51,6 @@ def finished(folder: Path) -> Any:
             max_epochs = 4
 
     return finished_results(folder, Planned)  # type: ignore[arg-type]
-
-
-def describe_client(folder: Path) -> Any:
-    node = Node(alone(make_data().federation, 0), folder)
-    return node.answer(Parcel({"kind": "describe", "run": "x"}, {}))
 
 
 def locked(folder: Path) -> None:
@@ -93,7 +84,6 @@ OF_A_RUN: dict[str, tuple[str, Reader]] = {  # the file that is something else, 
     "load-file": (ROUND, lambda folder: load(folder / ROUND)),
     "load-clients": ("m.safetensors", lambda folder: load_clients(folder / "m.safetensors")),
     "earlier-exports": ("index.json", earlier_exports),
-    "client-state": (f"x/{NEWEST}", describe_client),
     "lock": (LOCK, locked),
     "kinds": (ROUND, check_kinds),
 }

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,44 +12,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
 from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights, _read
-from fedem_lightning.deploy.__main__ import main as deploy
 from fedem_lightning.records.files import replacing
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.serving.personalizing import parse_shots
 from fedem_lightning.startup.process import loading
-
-DEADLINE = "--deadline: expected a number above 0 and below 1e+09"
-ADDRESS = "--server: expected HOST:PORT with a port from 1 to 65535"
-WRONG = {
-    "server --clients 2 --port 99999": "--port: expected a whole number of at least 0 and below 65536, got 99999",
-    "server --clients 2 --port -1": "--port: expected a whole number of at least 0 and below 65536, got -1",
-    "server --clients 0": "--clients: expected a whole number of at least 1, got 0",
-    "server --clients 2 --patience nan": "--patience: expected a number at least 0 and below 1e+09, got nan",
-    "server --clients 2 --deadline inf": f"{DEADLINE}, got inf",
-    "demo --deadline 0": f"{DEADLINE}, got 0.0",
-    "demo =3": "=3: expected KEY=VALUE, +KEY=VALUE or ~KEY",
-    "client --data a.npz --server 127.0.0.1": f"{ADDRESS}, got '127.0.0.1'",
-    "client --data a.npz --server 127.0.0.1:99999": f"{ADDRESS}, got '127.0.0.1:99999'",
-    "client --data a.npz --server localhost:1 --n-classes -1": "--n-classes: expected a whole number of at least 0",
-}
-
-
-@pytest.mark.parametrize("typed", WRONG)
-def test_a_wrong_address_or_time_is_refused_before_anything_starts(
-    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("flwr")
-    monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit, match="2"):
-            deploy(typed.split())
-    finally:
-        signal.signal(signal.SIGTERM, before)  # for the tests that follow
-    assert capsys.readouterr().err.startswith(f"error: {WRONG[typed]}")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["report", "export", "data"])

@@ -43,7 +43,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "": (*RUN, "run_dir=new"),
     "data": ("describe", "synthetic", *TINY[1:4], "--figure=drawn.png"),
     **GOOD,
-    "deploy": ("app", "app"),
 }
 
 

@@ -59,7 +59,6 @@ def cases() -> Iterator[Case]:
     prepare = functools.partial(with_data, run, None)
     yield from (vars_of(case, prepare) for case in _options())
     yield from (vars_of(case, prepare) for case in _positional())
-    yield from _deployed(prepare)
     yield from _overrides()
     yield from _hydra()
     yield from _configurations()
@@ -124,7 +123,7 @@ def _positional() -> Iterator[Case]:
             yield Case(f"commands/data convert/{words.index(value)}={name}", words, "fedem_lightning.data")
         words = ("describe", "synthetic", *TINY[1:4], f"--figure={value}")
         yield Case(f"commands/data describe/figure={name}", words, "fedem_lightning.data")
-    for command in ("data", "report", "evaluate", "predict", "personalize", "export", "deploy"):
+    for command in ("data", "report", "evaluate", "predict", "personalize", "export"):
         for words in ((), ("--nope",), ("--",), ("-m",), ("-",), ("=3",), ("",)):
             shown, can = " ".join(words) if words else "none", command == "report" and words == ("",)
             yield Case(f"commands/{command}/words={shown}", words, f"fedem_lightning.{command}", refused=not can)
@@ -132,60 +131,6 @@ def _positional() -> Iterator[Case]:
         for begin in (("list",), ("describe", "synthetic", *TINY[1:4])):
             name = f"commands/data {begin[0]}/{words[0][:12]}"
             yield Case(name, (*begin, *words), "fedem_lightning.data", refused=False)
-
-
-def _deployed(prepare: Callable[[Path], None]) -> Iterator[Case]:
-    """Wrong options of clients and servers; a server that is not refused would wait for clients."""
-    words: tuple[str, ...]
-    good = {
-        "server": ("server", *TINY, "run_dir=deployed", "--clients=2", "--port=9092", "--insecure"),
-        "client": ("client", "--data=data.npz", "--server=127.0.0.1:1", "--insecure"),
-        "keys": ("keys", "out", "--server=h", "--client=a"),
-    }
-    wrong: dict[str, dict[str, tuple[str, ...]]] = {
-        "server": {
-            "--port": ("-1", "99999", "zz", "1.5", "9" * 5000),
-            "--clients": ("0", "-1", "nan", "9" * 5000, "zz"),
-            "--deadline": ("nan", "inf", "-1", "0", "1e400", "zz"),
-            "--patience": ("nan", "inf", "-1", "1e400", "zz"),
-            "--host": ("", "no such host", "256.1.1.1", "x" * 300),
-            "--keys": ("missing", "folder", "data.npz", ""),
-        },
-        "client": {
-            "--data": ("missing.npz", "folder", "/dev/null", ""),
-            "--server": (
-                "",
-                "127.0.0.1",
-                "127.0.0.1:",
-                "127.0.0.1:99999",
-                "127.0.0.1:-1",
-                "127.0.0.1:zz",
-                ":1",
-                "a b:1",
-            ),
-            "--name": ("../x", "a/b", "x" * 300, ".."),
-            "--state": ("data.npz", "/proc/x", "/dev/null/x", "x" * 300),
-            "--n-classes": ("-1", "1", "zz", "1.5", "9" * 5000),
-            "--task": ("zz", ""),
-            "--keys": ("missing", "folder", "data.npz", ""),
-        },
-        "keys": {"--days": ("0", "-1", "nan", "9" * 5000, "zz"), "--client": ("", "../x", "a/b", "x" * 300, "..")},
-    }
-    for value in ("missing", "folder", "data.npz", "/dev/null", ""):
-        yield Case(f"commands/deploy status/{value}", ("status", value), "fedem_lightning.deploy", prepare)
-    for command, options in wrong.items():
-        for option, values in options.items():
-            for value in values:
-                words = (*good[command], f"{option}={value}")
-                yield Case(f"commands/deploy {command}/{option}={value[:20]}", words, "fedem_lightning.deploy", prepare)
-    for word in ("=3", "algorithm=nope", "seed=" + "9" * 5000, "seed=[", "dataset._target_=nope.Nope"):
-        words = ("demo", *TINY, "run_dir=deployed", word)
-        yield Case(f"commands/deploy demo/{word[:20]}", words, "fedem_lightning.deploy")
-    for value in ("data.npz", "/proc/x/y", "data.npz/x", "out", "x" * 300, ""):
-        yield Case(f"commands/deploy app/{value[:9]}", ("app", value), "fedem_lightning.deploy", prepare)
-    for value in ("data.npz", "/proc/x/y", "data.npz/x", "x" * 300):
-        words = ("demo", *TINY, f"run_dir={value}")
-        yield Case(f"commands/deploy demo/run_dir={value[:9]}", words, "fedem_lightning.deploy", prepare)
 
 
 def _overrides() -> Iterator[Case]:

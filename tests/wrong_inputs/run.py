@@ -36,7 +36,6 @@ def preload() -> None:
 
     torch.set_num_threads(1)
     import fedem_lightning.data.__main__
-    import fedem_lightning.deploy.__main__
     import fedem_lightning.report.command
     import fedem_lightning.run.cli
     import fedem_lightning.run.command_line

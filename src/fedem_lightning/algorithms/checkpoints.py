@@ -33,7 +33,7 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
     statistics, schema = algorithm.statistics, algorithm.schema
     statistics.tick()
     checkpoint["statistics"], checkpoint["diagnostics"] = statistics.state_dict(), algorithm.diagnostics
-    checkpoint["federation"], checkpoint["cohort_secret"] = algorithm.federation_digest, algorithm.cohort_secret
+    checkpoint["federation"] = algorithm.federation_digest
     checkpoint["schema"] = None if schema is None else schema.state()
     checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed
     checkpoint["recipe"] = recipe_of(algorithm)
@@ -58,7 +58,6 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none
     algorithm._trained, algorithm._features = None, None
     algorithm.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
-    algorithm.cohort_secret = checkpoint.get("cohort_secret", "")
     algorithm.local.engine_gave_up = checkpoint.get("engine_gave_up", False)
     algorithm.deployed_before = checkpoint.get("deployed", False)
     # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models, all_finite
-from fedem_lightning.client_updates import answers
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import shown
@@ -21,16 +20,10 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.rejections import NO_ANSWER, NOT_FINITE, Rejection
+from fedem_lightning.rejections import NOT_FINITE, Rejection
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-GRADIENT, CLASS_SUM = "gradient", "class_sum"
-"""Questions of a special round: a client's gradient and its variance; the summed gradient of the samples of a class."""
-
-NOISE, COUNTS = ".noise", ".counts"
-"""What answers hold beside gradients, which have the names of parameters: sigma^2 [C]; numbers of samples [C]."""
 
 
 def compared_parameters(params: Models, pattern: str | None) -> Models:
@@ -127,13 +120,12 @@ def class_gradients(
 
     """
     counts, total = torch.zeros(n_classes, dtype=torch.int64, device=clients.device), dict[str, Tensor]()
-    params = algorithm.params_of(algorithm.broadcast(clients[:1]))
-    like = {name: rows for name, rows in params.items() if name in compared} | {COUNTS: clients[:1]}  # [1, ...]
     for k in range(n_classes):
-        given = {"class": torch.tensor([k, n_classes], device=clients.device)}
-        for _, sums in answers(algorithm, CLASS_SUM, federation, clients, given, like):
-            sizes, finite = sums.pop(COUNTS), all_finite(sums)  # [C]
-            counts[k] += sizes[finite].sum()
+        for block in algorithm.local.blocks(federation, clients):
+            part = _where(block, _kinds(block, n_classes) == k)
+            sums = summed_gradients(algorithm, part, compared)
+            finite = all_finite(sums)  # [C]
+            counts[k] += part.counts()[finite].sum()
             for name, rows in sums.items():
                 if name not in total:
                     total[name] = rows.new_zeros(n_classes, *rows.shape[1:])  # [Y, 1, ...]
@@ -141,29 +133,13 @@ def class_gradients(
     return {name: _over(rows, counts) for name, rows in total.items()}
 
 
-def class_sum(algorithm: "FederatedAlgorithm", block: Block, compared: Collection[str], class_: Tensor) -> Models:
-    """Clients' answers to `CLASS_SUM`: the summed gradient of their samples of a class [C, 1, ...], and their number.
-
-    Args:
-        algorithm, block, compared: see `gradients`.
-        class_: the class, and the number of classes, int64 [2].
-
-    """
-    k, n_classes = class_.tolist()
-    part = _where(block, _kinds(block, n_classes) == k)
-    return summed_gradients(algorithm, part, compared) | {COUNTS: part.counts()}
-
-
-def known_clients(
-    algorithm: "FederatedAlgorithm", gradients: ClientStore, federation: Federation, answered: Tensor
-) -> Tensor:
+def known_clients(algorithm: "FederatedAlgorithm", gradients: ClientStore, federation: Federation) -> Tensor:
     """Whether the gradient of each client that trains is known; the others are counted, and named in a warning.
 
     Args:
         algorithm: it counts the gradients that were rejected.
         gradients: of the newest special round; the row of a client whose gradient is not finite is not written.
         federation: its clients.
-        answered: the clients that have sent a gradient, int64.
 
     Returns:
         bool [T'].
@@ -176,13 +152,11 @@ def known_clients(
     known = gradients.written[clients]
     silent = [shown(federation.names[t]) for t in clients[~known].tolist()]
     require(len(silent) < len(clients), "training stopped: in a special round no client sent a finite gradient")
-    sent = set(answered.tolist())
-    reasons = {t: NOT_FINITE if t in sent else NO_ANSWER for t in clients[~known].tolist()}
-    rejected = [Rejection(t, reason, "gradient") for t, reason in reasons.items()]
+    rejected = [Rejection(t, NOT_FINITE, "gradient") for t in clients[~known].tolist()]
     algorithm.statistics.rejections.add(algorithm.statistics.rounds + 1, rejected)
     if silent:
         listed = ", ".join(silent[:5]) + ", ..." * (len(silent) > 5)
-        said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are missing or not finite ({listed})"
+        said = f"algorithm: gradients of {len(silent)} of {len(clients)} clients are not finite ({listed})"
         warnings.warn(
             f"{said}; these clients' models are excluded from averaging until the next special round", stacklevel=2
         )

@@ -11,14 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.client_gradients import (
-    CLASS_SUM,
-    GRADIENT,
-    NOISE,
     class_gradients,
-    class_sum,
     compared_parameters,
     gradients,
     known_clients,
@@ -38,7 +34,6 @@ from fedem_lightning.algorithms.streams import (
     stream_weights,
     with_unknown,
 )
-from fedem_lightning.client_updates import answers
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -84,7 +79,11 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=("every client's gradient, by which models are mixed",), uses_server_optimizer=False)
+    facts = Facts(
+        released=("every client's gradient, by which models are mixed",),
+        needs_one_machine="asks clients for gradients in special rounds",
+        uses_server_optimizer=False,
+    )
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
@@ -128,8 +127,7 @@ class UserCentric(FederatedAlgorithm):
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
             require(self._n_classes > 0, "algorithm.label_adjusted: the samples do not have one class each")
-        alone = federation.keys is not None  # a client of its own does not know the others
-        fits = alone or not isinstance(k, int) or k <= n_seen
+        fits = not isinstance(k, int) or k <= n_seen
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
     def initialize(self, federation: Federation) -> None:
@@ -168,8 +166,8 @@ class UserCentric(FederatedAlgorithm):
         everyone, cosine = federation.clients(), self.similarity == "cosine"
         work = federation.splits["train"].counts(everyone)
         count_special_round(self, everyone, work, down=1, up=self._n_classes * self._share)
-        answered = self._gather_gradients(federation, everyone)
-        known = known_clients(self, self.gradients, federation, answered)  # [T']
+        self._gather_gradients(federation, everyone)
+        known = known_clients(self, self.gradients, federation)  # [T']
         t = everyone[known]
         distance = self._distances(t, t).fill_diagonal_(0.0)
         counts = federation.splits["train"].counts(t)
@@ -203,30 +201,18 @@ class UserCentric(FederatedAlgorithm):
         """Rows of W, not yet scaled to sum to 1, [C, T']; see `streams.coefficients`."""
         return coefficients(distance, noise, other_noise, counts, self.similarity).to(self.noise)
 
-    def _gather_gradients(self, federation: Federation, clients: Tensor) -> Tensor:
-        """Asks clients (int64 [C]) for their gradients; returns those that have answered."""
-        explained, names, answered = None, self.gradients.names, [clients[:0]]
+    def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
+        """Clients (int64 [C]) send their gradients and the variances; those that are not finite stay unknown."""
+        explained, names = None, self.gradients.names
         if self.label_adjusted or self.similarity == "cosine":
             explained = class_gradients(self, federation, federation.clients(), names, self._n_classes)
-        like = self.gradients.read(clients[:1]) | {NOISE: self.noise[:1].double()}  # [1, ...]
         self.gradients.written[clients] = False
         self.noise[clients] = torch.nan
-        for t, g in answers(self, GRADIENT, federation, clients, explained or {}, like):
-            noise = g.pop(NOISE)
-            if bool((noise < 0).any()):  # no variance, and no honest client's
-                continue
-            answered.append(t)
+        for block in self.local.blocks(federation, clients):
+            t = block.clients
+            g, noise = gradients(self, block, self.n_parts, names, explained)
             self.gradients.write_finite(t, g)
-            self.noise[t] = noise.masked_fill(~self.gradients.written[t], torch.nan).to(self.noise)
-        return torch.cat(answered)
-
-    def answer(self, question: str, block: Block, given: Models) -> Models:
-        """A client's part of a special round: its gradient and its variance, or the gradient sum of a class."""
-        names = self.gradients.names
-        if question == CLASS_SUM:
-            return class_sum(self, block, names, given["class"])
-        g, noise = gradients(self, block, self.n_parts, names, given or None)
-        return g | {NOISE: noise.double()}
+            self.noise[t] = noise.double().masked_fill(~self.gradients.written[t], torch.nan).to(self.noise)
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
         """Squared distances of gradients or of their directions, float64 [C, C']."""

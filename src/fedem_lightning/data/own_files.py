@@ -1,9 +1,8 @@
 """Anyone's federation from one file: `dataset=npz dataset.path=FILE`, and `dataset=table` with a row a sample.
 
-And a single client's samples in a file: written for a demonstration, or by the client itself.
+And a single client's samples in a file of its own.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 
 from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.datamodule import FederatedDataModule
@@ -23,21 +21,17 @@ from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.partitions import Labels, Partition
-from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.data.splits import SPLITS, Splitting
+from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_columns import check_values, strings_or_whole
 from fedem_lightning.data.table_features import Fill, TableFeatures
 from fedem_lightning.data.table_roles import TableColumns, TableLabels, labels_of
 from fedem_lightning.errors import require
-from fedem_lightning.records.files import write_arrays
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns
 from fedem_lightning.tasks import TaskName
 
 ARRAYS = ("x", "y", "client", "split", "names", "client_names", "domain", "coarse")
-OF_ONE_CLIENT = ("name", "form")
-"""Arrays that `save_client` writes besides the samples."""
 TablePartition = Literal["natural", "iid", "dirichlet", "shards", "quantity_skew"]
 """Those that need no coarse labels."""
 
@@ -173,23 +167,6 @@ def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
         )
 
 
-def save_client(federation: Federation, client: int, path: Path) -> None:
-    """Writes one client's samples for `load_client`: an .npz file with x, y, split, and the form of all samples."""
-    require(federation.augmentation is None, "dataset.augmentation: distributed clients do not augment images")
-    t = torch.tensor([client])
-    index = [federation.splits[split].positions(t)[0] for split in SPLITS]
-    rows, samples = torch.cat(index), federation.samples
-    x = samples.x[rows] if isinstance(samples, Arrays) else samples.features(rows, torch.float32)
-    arrays = {
-        "x": x.numpy(),
-        "y": samples.labels(rows).numpy(),
-        "split": np.repeat(np.arange(len(SPLITS)), [len(part) for part in index]),
-        "name": np.array([str(federation.names[client])]),
-        "form": np.array([json.dumps(sample_form(federation))]),
-    }
-    write_arrays(path, arrays, compressed=False)
-
-
 def sample_form(federation: Federation) -> dict[str, Any]:
     """The form of a federation's samples as plain values, without facts about its clients."""
     several = ", ".join(federation.in_shape) if isinstance(federation.in_shape, Mapping) else ""
@@ -206,35 +183,19 @@ def load_client(
 
     Args:
         path: an .npz file with x, y and, optionally, split (0 train, 1 val, 2 test; without it, 60, 20 and 20 %).
-        name: the client's name; None: that in the file, or the file's.
-        task, n_classes: see `NpzDataModule`; a file of `save_client` says them itself.
+        name: the client's name; None: the file's.
+        task, n_classes: see `NpzDataModule`.
 
     Raises:
         UserError: the file is missing or broken, or its arrays are wrong.
 
     """
-    arrays = read_npz(path, ("x", "y", "split", *OF_ONE_CLIENT))
+    arrays = read_npz(path, ("x", "y", "split"))
     missing = [key for key in ("x", "y") if key not in arrays]
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
-    name = name or (str(arrays["name"][0]) if "name" in arrays else path.stem)
-    x, y, alone = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64)
+    x, y, alone, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
+    options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
+    federation = FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation
     given = {"path": str(path.resolve()), "name": name, "task": task, "n_classes": n_classes}
-    if "form" not in arrays:
-        names, split = np.array([name]), arrays.get("split")
-        options: dict[str, Any] = {"task": task, "n_classes": n_classes, "names": names, "split": split}
-        federation = FederatedDataModule.from_arrays(x, y, alone, **options).federation
-        federation.notes["load_client"] = given
-        return federation
-    split = arrays["split"]
-    one = {"seen": torch.tensor([True]), "n_train": torch.tensor([int((split == 0).sum())]), "names": [name]}
-    schema = Schema.from_state(json.loads(str(arrays["form"][0])) | one)
-    notes: dict[str, Any] = {"classes": schema.classes} if schema.classes is not None else {}
-    return Federation.from_samples(
-        schema.samples_of(x, y),
-        alone,
-        split,
-        task=schema.task,
-        names=(name,),
-        notes=notes | {"load_client": given},
-        features=schema.features,
-    )
+    federation.notes["load_client"] = given
+    return federation

@@ -18,7 +18,7 @@ from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.labels import has_any_before_checks, has_several, labels_of_task
 from fedem_lightning.data.names import names_of_clients
-from fedem_lightning.data.own_files import ARRAYS, OF_ONE_CLIENT
+from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_columns import check_values, numbers, strings_or_whole, words
@@ -119,7 +119,7 @@ def _named(what: str) -> Iterator[None]:
 def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
     for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
-    arrays = read_npz(path, (*ARRAYS, *OF_ONE_CLIENT))
+    arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     names = names_of_clients(arrays)
     wanted = ("x", "client", "split", *["y"] * labelled)
