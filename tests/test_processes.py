@@ -32,7 +32,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.callbacks import BoundsDiagnostics, RoundCheckpoint
+from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
@@ -105,17 +105,6 @@ def results(devices: int) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def bounds(devices: int) -> dict[str, Any]:
-    """What the callback about bounds says after two rounds."""
-    data = make_data((9, 14, 30, 25, 40), unseen_fraction=0.2)
-    model = make_model(FedEM, data, scored_clients=3)
-    options = {"callbacks": [BoundsDiagnostics()], "limit_val_batches": 1, **several(devices)}
-    trainer = make_trainer(2, **options)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    return {"bounds": model.diagnostics["bounds"], "discrepancy": model.clients.discrepancy.fillna(-1).tolist()}
-
-
 def kept(devices: int, folder: Path) -> dict[str, Any]:
     """The models that clients keep to themselves, in a checkpoint between scores and after the fit."""
     data = make_data((9, 14, 30, 25, 40))
@@ -129,7 +118,7 @@ def kept(devices: int, folder: Path) -> dict[str, Any]:
 
 
 def everything(devices: int, folder: Path) -> dict[str, Any]:
-    return {"results": results(devices), "bounds": bounds(devices), "kept": kept(devices, folder)}
+    return {"results": results(devices), "kept": kept(devices, folder)}
 
 
 class Found(NamedTuple):
@@ -162,14 +151,6 @@ def test_results_do_not_depend_on_the_number_of_processes(found: Found) -> None:
             close: dict[str, Any] = {"equal_nan": True, "msg": f"{name}: {key}"}  # unseen clients are on no map
             torch.testing.assert_close(first[name][key], expected, rtol=1e-9, atol=1e-12, **close)
             torch.testing.assert_close(first[name][key], second[name][key], rtol=0, atol=0, **close)
-
-
-def test_bounds_do_not_depend_on_the_number_of_processes(found: Found) -> None:
-    alone, first, second = (each["bounds"] for each in found)
-    assert first == second
-    assert first["discrepancy"] == pytest.approx(alone["discrepancy"], rel=1e-9)
-    assert first["bounds"]["suggestions"] == alone["bounds"]["suggestions"]
-    assert sum(d >= 0 for d in alone["discrepancy"]) == 3
 
 
 def test_models_that_clients_keep_are_whole_where_they_are_read(found: Found) -> None:

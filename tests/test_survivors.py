@@ -35,7 +35,6 @@ from fedem_lightning.data.splits import SPLITS, Splitting
 from fedem_lightning.evaluation.component_health import component_health
 from fedem_lightning.processes import Processes
 from fedem_lightning.report import Papers, find_runs, group_runs
-from fedem_lightning.report.diagnostic_tables import bounds_table
 from fedem_lightning.report.scores_table import final_scores, scores_table
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
@@ -239,14 +238,6 @@ def test_a_minimum_is_a_mean_over_seeds(tmp_path: Path) -> None:
     ((_, cells),) = scores_table(setting, Papers()).rows
     cell = cells["minimum"]
     assert (cell.value, cell.high, cell.n) == (1.5, None, 2)
-
-
-def test_bounds_of_one_seed_are_not_those_of_all(tmp_path: Path) -> None:
-    bounds = {"skewness": 1.5, "dimension": 10, "discrepancy": {}, "suggestions": {}}
-    make_run(tmp_path / "0", seed=0, bounds=bounds)
-    make_run(tmp_path / "1", seed=1)
-    settings, _ = group_runs(find_runs([tmp_path])[0])
-    assert bounds_table(settings[0]) is None
 
 
 # --- processes and runs ----------------------------------------------------------------------------------------------

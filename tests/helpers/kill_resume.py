@@ -34,7 +34,7 @@ TIMED_STATISTICS = {"round_seconds", "training_seconds", "seconds_before"}
 TIMED_COLUMNS = ["seconds", "training_seconds"]
 RUN = [
     *("trainer.max_epochs=8", "trainer.check_val_every_n_epoch=3", "trainer.accelerator=cpu"),
-    *("trainer.enable_progress_bar=false", "callbacks.checkpoint.every_n_rounds=2", "callbacks.live.every_seconds=0"),
+    *("trainer.enable_progress_bar=false", "callbacks.checkpoint.every_n_rounds=2"),
     *("local_training.state=keep", "run_dir=run"),
 ]
 NPZ = ["dataset=npz", "dataset.path=../../data.npz", "dataset.unseen_fraction=0.25"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import UserError
-from fedem_lightning.callbacks.diagnostics import _read as read_mixture_weights
+from fedem_lightning.callbacks.mixture_weights import _read as read_mixture_weights
 from fedem_lightning.data.formats.leaf import read_hub_images, read_hub_text, read_leaf_images, read_leaf_text
 from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.formats.plays import read_plays

@@ -72,7 +72,6 @@ DAMAGE: dict[str, Any] = {
     },
     "text for seconds": {"seconds": {"per_round": "fast"}},
     "text for bytes": {"communication": {"up_bytes": "1", "down_bytes": 1}},
-    "a list of bounds": {"bounds": {"discrepancy": [1]}},
     "text for recovery": {"recovery": {"group_accuracy": "all"}},
 }
 HARMLESS: dict[str, Any] = {

@@ -489,26 +489,6 @@ def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path, capsys: pytest.C
     assert "loss in nats" in out
 
 
-def test_bounds_have_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def bounds(discrepancy: float, n_local: int) -> dict[str, Any]:
-        quantiles = dict.fromkeys(("smallest", "median", "top_decile", "largest"), discrepancy)
-        suggestions = {"local": n_local, "global": 2 - n_local, "interpolate": 0}
-        return {"skewness": 1.5, "dimension": 10, "discrepancy": quantiles, "suggestions": suggestions}
-
-    for seed, (discrepancy, n_local) in enumerate(((0.2, 1), (0.4, 2))):
-        make_run(tmp_path / f"b{seed}", seed=seed, bounds=bounds(discrepancy, n_local))
-    make_run(tmp_path / "without", algorithm="fedem")
-    cells = saved(capsys, tmp_path)
-    table = cells[cells.table == "bounds"]
-    assert set(table.row) == {"fedavg"}
-    expected = {"skewness": 1.5, "discrepancy_median": 0.3, "suggest_local": 1.5, "suggest_global": 0.5, "seeds": 2}
-    assert {key: value(table, "fedavg", key) for key in expected} == pytest.approx(expected)
-    assert value(table, "fedavg", "discrepancy_median", "std") == pytest.approx(0.2 / math.sqrt(2))
-    assert value(table, "fedavg", "suggest_cluster") is None
-    assert "generalisation bounds as diagnostics" in report(capsys, tmp_path)[0]
-    assert "| fedavg | 2 | 10 | 1.5 | 0.3 | 0.3 ± 0.1 |" in (tmp_path / "report" / "report.md").read_text()
-
-
 def make_scored_run(folder: Path, val: list[float], test: list[float], q: int = 1, seed: int = 0, **more: Any) -> Path:
     """Four clients with 10, 20, 30 training and 1, 1, 2 test samples, the last one unseen; validation losses `val`."""
     run = make_run(folder, 0.7, "hypcluster", seed, config={"algorithm.n_components": q}, unseen=UNSEEN, **more)

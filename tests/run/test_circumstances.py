@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
-from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights, _read
+from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights, _read
 from fedem_lightning.records.files import replacing
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import entropy
 
 from fedem_lightning import FedAvg, FedEM
-from fedem_lightning.callbacks.diagnostics import _MOST_ROUNDS, SaveMixtureWeights, add_thinned
+from fedem_lightning.callbacks.mixture_weights import _MOST_ROUNDS, SaveMixtureWeights, add_thinned
 from helpers.federations import make_data, make_model, make_trainer
 
 

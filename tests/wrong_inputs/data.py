@@ -15,7 +15,7 @@ from wrong_inputs.case import Case
 from wrong_inputs.special_files import SPECIAL
 
 RUN = (
-    *("trainer.max_epochs=1", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "callbacks.live=null"),
+    *("trainer.max_epochs=1", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
     *("backbone=linear", "run_dir=out"),
 )
 _N = 40

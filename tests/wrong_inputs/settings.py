@@ -12,7 +12,7 @@ from wrong_inputs.case import Case
 
 TINY = (
     *("dataset=synthetic", "dataset.n_clients=4", "dataset.dimension=3", "dataset.test_size=9"),
-    *("trainer.max_epochs=1", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "callbacks.live=null"),
+    *("trainer.max_epochs=1", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false"),
 )
 GROUPS = (
     *("algorithm", "adaptation", "aggregation", "faults", "dataset", "backbone", "engine", "network", "trainer"),
@@ -30,7 +30,6 @@ WRONG: dict[type, tuple[str, ...]] = {
 LEGAL = {
     ("faults=scaling", "faults.factor", "-7"): "the opposite of the update, longer",
     ("callbacks=default", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
-    ("callbacks=bounds", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
 }
 """Values that a key of a choice takes after all, and why."""
 FIRST_DAY = {

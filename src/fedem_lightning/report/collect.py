@@ -17,7 +17,7 @@ from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
 
 OPTIONAL = (
-    *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "bounds", "data", "not_finite"),
+    *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "data", "not_finite"),
     "class_scores",
 )
 """Keys of results.json with further keys; anything else there counts as nothing."""

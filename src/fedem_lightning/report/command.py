@@ -17,7 +17,7 @@ from fedem_lightning.report.cells import Table
 from fedem_lightning.report.choices import Chosen, choose, recommendation
 from fedem_lightning.report.collect import Skipped, find_runs, read_run
 from fedem_lightning.report.cost_to_target import target_table
-from fedem_lightning.report.diagnostic_tables import bounds_table, components_table
+from fedem_lightning.report.diagnostic_tables import components_table
 from fedem_lightning.report.equal_cost import check_timed, equal_cost_table
 from fedem_lightning.report.figures import by_file_name, report_figures
 from fedem_lightning.report.finished_run import Run
@@ -181,6 +181,6 @@ def assemble(
         scores.notes += by_client
         n_runs += len(setting.runs) - len(by_client)
         target = None if chosen is None else chosen.target
-        others = (target_table(setting, target), components_table(setting, papers), bounds_table(setting))
+        others = (target_table(setting, target), components_table(setting, papers))
         tables += [scores, *(table for table in others if table is not None)]
     return settings, Report(tables, n_runs, list(skipped), notes, ranks=ranked(tables))

@@ -1,7 +1,7 @@
-"""Tables beside that of scores: components and groups (entropy, ground truth, dead ones); generalisation bounds."""
+"""Tables beside that of scores: components and groups (entropy, ground truth, dead ones)."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,19 +27,6 @@ _COMPONENTS = {
     "paper_unseen_entropy": TableColumn("paper unseen entropy", ".2f"),
     "smallest": TableColumn("smallest mean weight", ".2g", ".1g"),
     "dead": TableColumn("dead components", ".2g"),
-}
-_BOUNDS = {
-    "seeds": TableColumn("seeds", ".0f"),
-    "dimension": TableColumn("dimension"),
-    "skewness": TableColumn("skewness", ".3g"),
-    "discrepancy_smallest": TableColumn("discrepancy: smallest", ".3g"),
-    "discrepancy_median": TableColumn("median", ".3g", ".1g"),
-    "discrepancy_top_decile": TableColumn("90 %", ".3g", ".1g"),
-    "discrepancy_largest": TableColumn("largest", ".3g"),
-    "suggest_local": TableColumn("clients for local", ".4g", ".2g"),
-    "suggest_global": TableColumn("global", ".4g", ".2g"),
-    "suggest_cluster": TableColumn("cluster", ".4g", ".2g"),
-    "suggest_interpolate": TableColumn("interpolate", ".4g", ".2g"),
 }
 _RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 
@@ -109,22 +96,3 @@ def _of_components(run: Run, notes: list[str]) -> dict[str, float]:
     recovery = run.results["recovery"]
     known = {key: recovery[key] for key in _RECOVERY if recovery.get(key) is not None}
     return measures | {key: value * (100 if key == "group_accuracy" else 1) for key, value in known.items()}
-
-
-def bounds_table(setting: Setting) -> Table | None:
-    """Skewness, discrepancies and suggestions of runs with `callbacks=bounds`; None if there is no such run."""
-    table = Table("bounds", "generalisation bounds as diagnostics", setting, dict(_BOUNDS))
-    for group in setting.groups:
-        runs = [_of_bounds(run) for run in group.runs]
-        if all(runs):
-            table.rows.append((group, {"seeds": Cell(len(runs)), **mean_cells(runs)}))
-    if table.rows:
-        table.notes.append("bounds: their terms without constants, to be compared with one another; no guarantees")
-    return table if table.rows else None
-
-
-def _of_bounds(run: Run) -> dict[str, float | None]:
-    bounds: dict[str, Any] = run.results["bounds"]
-    found: dict[str, float | None] = {key: bounds[key] for key in ("dimension", "skewness") if key in bounds}
-    found |= {f"discrepancy_{name}": value for name, value in bounds.get("discrepancy", {}).items()}
-    return found | {f"suggest_{name}": value for name, value in bounds.get("suggestions", {}).items()}

@@ -15,13 +15,12 @@ from torch import nn
 from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
-from fedem_lightning.callbacks import LiveFigures, MappedCheckpoints, RoundCheckpoint, RoundProgress
-from fedem_lightning.callbacks.diagnostics import SaveMixtureWeights
+from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
-from fedem_lightning.run.figures import draw_rounds
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 
 
@@ -69,21 +68,18 @@ def _aggregation(config: DictConfig) -> Aggregation:
     return instantiate(options) if "_target_" in options else Mean(**options)
 
 
-def build_callbacks(config: DictConfig, folder: Path, title: str = "") -> list[pl.Callback]:
+def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
 
     Args:
         config: the composed configuration.
         folder: the run's folder.
-        title: of the figures of the unfinished run.
 
     """
     callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
-        if isinstance(callback, LiveFigures) and callback.draw is None:
-            callback.draw = functools.partial(draw_rounds, folder, title)
     callbacks += [SaveMixtureWeights(folder / "mixture_weights.npz"), SaveRow()]
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]

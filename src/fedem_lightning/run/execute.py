@@ -25,7 +25,6 @@ from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
 from fedem_lightning.run.devices import asked_processes, pick_devices, pick_precision, require_group
 from fedem_lightning.run.failures import TRACE
-from fedem_lightning.run.figures import run_title
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.run.job_folders import PACKAGE, resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
@@ -96,7 +95,7 @@ def run(
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
         title = config.algorithm.get("title")
-        callbacks = build_callbacks(config, folder, run_title({**choices, "seed": config.seed}, title))
+        callbacks = build_callbacks(config, folder)
         picked = {"devices": pick_devices(config, model, data), "precision": pick_precision(config, model)}
         trainer = build_trainer(config, folder, callbacks, **picked)
         require_group(trainer, size)

@@ -87,18 +87,6 @@ def run_title(names: Mapping[str, Any], method: str | None = None) -> str:
     return one_line(f"{method_title(names['algorithm'], method)} on {names['dataset']}, seed {names['seed']}")
 
 
-def draw_rounds(folder: Path, title: str) -> None:
-    """Draws the scores by round of an unfinished run, from metrics.csv; nothing before the first evaluation."""
-    path = folder / "metrics.csv"
-    columns = pd.read_csv(path, nrows=0).columns if path.exists() else pd.Index([])
-    measure = headline(str(name).rpartition("/")[2] for name in columns)[0]
-    with mpl.rc_context(STYLE):
-        figure = _by_round(path, {"reference": {}}, measure)
-        if figure is not None:
-            words = by_round_words(headline([measure])[2].partition(",")[0])
-            _save(entitled(figure, words, title), folder / f"{measure}_by_round.png")
-
-
 def _by_round(path: Path, results: dict[str, Any], measure: str) -> Figure | None:
     curves = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if f"val/{measure}" not in curves and f"test/{measure}" not in curves:
