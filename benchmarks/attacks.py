@@ -2,16 +2,13 @@
 
     python benchmarks/attacks.py --json attacks.json --femnist femnist.npz --jobs 2 > attacks.md
 
-Cells that the JSON file already has are skipped, so a call that was stopped continues. `--quick` takes the smallest
-sizes: a test that it runs.
+Cells that the JSON file already has are skipped, so a call that was stopped continues.
 """
 
 import argparse
 import functools
 import json
-import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,7 +22,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from common import bare_parser, print_header, print_row
+from common import bare_parser, make_trainer, print_header, print_row
 from fedem_lightning import FederatedDataModule, SignFlip
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
@@ -37,8 +34,6 @@ RULES = ("mean", "norm_clipping", "median", "trimmed_mean", "multi_krum")
 ATTACKS = ("sign_flip", "scaling", "label_flip")
 SHARES = (0.1, 0.2)
 STREAMS = "algorithm.n_streams=4"  # of user_centric; with one for each client a median takes as many sorts
-FEMNIST_FILE = "ATTACKS_FEMNIST"
-"""Environment variable with the path of a FEMNIST file, as for `dataset.path`."""
 
 
 class Cell(NamedTuple):
@@ -92,14 +87,13 @@ def run(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    start = time.perf_counter()
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", overrides(cell, options))
     try:
         found = _accuracy(config, cell, options)
     except ValueError as error:  # a user error: training diverged
         found = {"accuracy": {}, "stopped": str(error)}
-    return {**cell._asdict(), **found, "seconds": round(time.perf_counter() - start, 2)}
+    return {**cell._asdict(), **found}
 
 
 def _accuracy(config: DictConfig, cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
@@ -107,8 +101,7 @@ def _accuracy(config: DictConfig, cell: Cell, options: argparse.Namespace) -> di
     data = _data(OmegaConf.to_yaml(config.dataset, resolve=True))
     model = build_model(config, data)
     rounds = options.femnist_rounds if cell.data == "femnist" else options.rounds
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = pl.Trainer(max_epochs=rounds, accelerator="cpu", devices=1, limit_val_batches=0, logger=False, **quiet)
+    trainer = make_trainer(rounds, torch.device("cpu"))
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     everybody = data.federation.clients()
@@ -130,26 +123,18 @@ def _data(config: str) -> FederatedDataModule:
 def measure(options: argparse.Namespace, known: dict[str, Any]) -> None:
     """Runs the cells that are missing, and saves each at once."""
     missing = [cell for cell in cells(options) if cell.name not in known]
-    if options.jobs == 1:
-        found: Iterator[dict[str, Any]] = (run(cell, options) for cell in missing)
-        _collect(found, options, known, len(missing))
-        return
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [pool.submit(run, cell, options) for cell in missing]
-        _collect((done.result() for done in as_completed(waiting)), options, known, len(missing))
-
-
-def _collect(found: Iterator[dict[str, Any]], options: argparse.Namespace, known: dict[str, Any], total: int) -> None:
-    fields = Cell._fields
-    for number, result in enumerate(found, start=1):
-        cell = Cell(*(result[name] for name in fields))
-        known[cell.name] = result
-        if options.json:
-            temporary = options.json.with_suffix(".tmp")
-            temporary.write_text(json.dumps({"settings": settings(options), "cells": known}, indent=1) + "\n")
-            temporary.replace(options.json)
-        score = f"{100 * result['accuracy'][str(cell.share)]:.1f}" if result["accuracy"] else result["stopped"]
-        print(f"{number}/{total} {cell.name}: {score} ({result['seconds']:.0f} s)", file=sys.stderr, flush=True)
+        for number, done in enumerate(as_completed(waiting), start=1):
+            result = done.result()
+            cell = Cell(*(result[name] for name in Cell._fields))
+            known[cell.name] = result
+            if options.json:
+                temporary = options.json.with_suffix(".tmp")
+                temporary.write_text(json.dumps({"settings": settings(options), "cells": known}, indent=1) + "\n")
+                temporary.replace(options.json)
+            score = f"{100 * result['accuracy'][str(cell.share)]:.1f}" if result["accuracy"] else result["stopped"]
+            print(f"{number}/{len(missing)} {cell.name}: {score}", file=sys.stderr, flush=True)
 
 
 def tables(options: argparse.Namespace, known: dict[str, Any]) -> None:
@@ -192,9 +177,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Measures, then prints the tables."""
     parser = bare_parser(__doc__)
-    file = os.environ.get(FEMNIST_FILE)
-    parser.add_argument("--femnist", type=Path, default=file, help=f"FEMNIST file; default: ${FEMNIST_FILE}")
-    parser.add_argument("--data", nargs="+", choices=("synthetic", "femnist"), help="default: all there are")
+    parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: the synthetic mixture alone")
     for name, known in (("methods", METHODS), ("rules", RULES), ("attacks", ATTACKS)):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES, help="of faulty clients")
@@ -205,14 +188,8 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=30)
     parser.add_argument("--femnist-rounds", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--quick", action="store_true", help="a few cells of a few rounds")
     options = parser.parse_args()
-    if options.quick:
-        options.clients, options.rounds, options.writers, options.femnist_rounds, options.test_size = 8, 2, 6, 2, 50
-        options.methods, options.attacks, options.shares = ("fedavg", "user_centric"), ("sign_flip",), (0.2,)
-    options.data = options.data or (("synthetic", "femnist") if options.femnist else ("synthetic",))
-    if "femnist" in options.data and not options.femnist:
-        parser.error(f"--data femnist needs --femnist FILE, or the environment variable {FEMNIST_FILE}")
+    options.data = ("synthetic", "femnist") if options.femnist else ("synthetic",)
     saved = json.loads(options.json.read_text()) if options.json and options.json.is_file() else {}
     if saved and saved["settings"] != settings(options):
         parser.error(f"--json: {options.json} has other sizes: {saved['settings']}")

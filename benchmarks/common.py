@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import platform
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,10 +19,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import FederatedAlgorithm, FederatedDataModule, Federation, SyntheticMixture
-from fedem_lightning.data.samples import Windows
-from fedem_lightning.run.devices import environment
-from fedem_lightning.tasks import Classification
+from fedem_lightning import FederatedAlgorithm, FederatedDataModule, SyntheticMixture
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # what it says of every Trainer is known
 warnings.filterwarnings("ignore", module=r"pytorch_lightning\.|torch\.jit\.")
@@ -81,40 +80,23 @@ def images(
     return FederatedDataModule.from_arrays(x, y, client, split=np.zeros(n, dtype=np.int8), n_classes=classes)
 
 
-def text(clients: int, samples: int, window: int = 40, classes: int = 80) -> FederatedDataModule:
-    """Overlapping windows of random characters, all for training."""
-    length = samples + window  # the last window's targets reach one further than the window
-    codes = np.random.default_rng(0).integers(classes, size=clients * length, dtype=np.uint8)
-    client = np.repeat(np.arange(clients), samples)
-    federation = Federation.from_samples(
-        Windows(torch.from_numpy(codes), window),
-        client,
-        np.zeros(len(client), dtype=np.int8),
-        position=client * length + np.tile(np.arange(samples), clients),
-        task=Classification(classes, n_targets=window),
-        names=[str(t) for t in range(clients)],
-    )
-    return FederatedDataModule(federation)
-
-
-def femnist(path: Path | None, clients: int, repeat: bool = False) -> FederatedDataModule:
-    """Nine tenths of the images of a FEMNIST file's first writers; without a file 130 random images for each.
+def femnist(path: Path | None, clients: int, samples: int = 144) -> FederatedDataModule:
+    """Writers of a FEMNIST file, a tenth of each one's images for the test; without a file random images.
 
     Args:
-        path: the file.
-        clients: their number, at most.
-        repeat: take the writers again, as further clients, where the file has fewer than `clients`.
+        path: the file, with x uint8 [n, 28, 28], y and client.
+        clients: the first writers; of a file that has fewer, the same ones again as further clients.
+        samples: of a client with random images.
 
     """
     if path is None:
-        return images(clients, 130)
+        return images(clients, samples, test=0.1)
     with np.load(path) as file:
         x, y, client = (file[name] for name in ("x", "y", "client"))
     n_writers = int(client.max()) + 1
-    if repeat and n_writers < clients:
-        copies = -(-clients // n_writers)
-        x, y = np.concatenate([x] * copies), np.concatenate([y] * copies)
-        client = np.concatenate([client + copy * n_writers for copy in range(copies)])
+    copies = -(-clients // n_writers)
+    x, y = np.concatenate([x] * copies), np.concatenate([y] * copies)
+    client = np.concatenate([client + copy * n_writers for copy in range(copies)])
     kept = client < clients
     fractions = (0.9, 0.0, 0.1)
     return FederatedDataModule.from_arrays(x[kept], y[kept], client[kept], n_classes=62, fractions=fractions)
@@ -234,7 +216,7 @@ def print_header(title: str, *columns: str) -> None:
 
 def finish(options: argparse.Namespace, device: torch.device, **figures: Any) -> None:
     """Prints machine, versions and date, and writes the raw figures if asked to."""
-    where = {**environment(device), "cpu": cpu_name(), "cores": os.cpu_count()}
+    where = machine(device)
     print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()), flush=True)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if key != "json"}
@@ -246,9 +228,16 @@ def _plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, Timing) else str(value)
 
 
-def cpu_name() -> str:
-    """Of this machine's processor."""
+def machine(device: torch.device) -> dict[str, Any]:
+    """Versions, device, processor, commit and date."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    facts = {"commit": subprocess.run(git, capture_output=True, text=True).stdout.strip()}
+    facts |= {"python": platform.python_version(), "torch": torch.__version__, "lightning": pl.__version__}
+    facts |= {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count() or 0}
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        facts |= {"card": card.name, "card_gb": round(card.total_memory / 1e9), "cuda": torch.version.cuda}
+    return {**facts, "threads": torch.get_num_threads(), "date": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -1,214 +1,219 @@
-"""What the library does on one card, in three calls of at most ten minutes each.
+"""What the library does on one card, in calls of at most ten minutes, on a machine without network.
 
-    benchmarks/gpu.sh [--wheels DIR] --call 1 --out DIR [--femnist FILE.npz]    (then --call 2, --call 3)
-    benchmarks/gpu.sh --out DIR --only femnist --minutes 20
-    python benchmarks/gpu.py --call 1 --device cpu --tiny    (a test that everything runs: its figures mean nothing)
+    python benchmarks/gpu.py --out DIR [--wheels WHEELS] [--femnist FILE.npz]    (again, until it says that all is done)
+    python benchmarks/gpu.py --out DIR --only jobs rounds
+    python benchmarks/gpu.py --out DIR --device cpu --tiny    (a test that everything runs: its figures mean nothing)
 
-1: every method in float32 on the CPU and twice on the card; a profile; FedEM's agreement with the CPU by precision.
-2: two published simulation jobs of FedAvg, by this library, pfl and a plain loop.
-3: FedEM and other methods at the size of a federation, FedEM's engines against a plain loop, larger blocks.
+A call goes on where the last one with this DIR ended. Its parts, in this order:
 
-Every measurement has a time limit, and what it has found is written at once: DIR/gpu.jsonl (a line for each),
-DIR/gpu.md (tables) and DIR/gpu.log. A later call with the same DIR adds to them. Neither hydra nor wandb is needed.
+methods: every method in float32, on the CPU and twice on the card
+jobs: two published simulation jobs of FedAvg, by this library, pfl and a plain loop
+federations: FedEM and other methods at the size of a federation
+rounds: FedEM's engines against a plain loop, in float32 and bfloat16
+
+What is found is written at once: DIR/gpu.jsonl (a line for each event), DIR/gpu.md (tables) and DIR/gpu.log (errors).
+WHEELS holds packages that the machine lacks; they are installed aside, with pip. Hydra and wandb are not needed.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from gpu_plan import CALLS, MINUTES, PARTS, Measurement, plan
-from gpu_tables import tables
-
 HERE = Path(__file__).resolve().parent
-PACKAGES = ("fedem-lightning", "torch", "torchvision", "pytorch-lightning", "torchmetrics", "numpy", "scipy")
-PACKAGES += ("scikit-learn", "pandas", "pyarrow", "matplotlib", "networkx", "rich", "pillow", "safetensors")
-PACKAGES += ("jinja2", "markupsafe", "pydantic", "annotated-types")
-NOT_NEEDED = ("hydra-core", "omegaconf", "wandb")
-START = 180.0
-"""Seconds that a worker may take to import everything and to find the card."""
+PARTS = ("methods", "jobs", "federations", "rounds")
+Facts = dict[str, Any]
+
+SIZES: dict[str, Facts] = {
+    "FLUTE": {"clients": 3400, "samples": 144, "cohort": 10, "batch_size": 20},
+    "pfl": {"clients": 1000, "samples": 50, "cohort": 50, "batch_size": 10},
+    "federation": {"rounds": 3, "clients": 539, "samples": 144},
+    "user-centric": {"clients": 100},  # with more than 100 the clients' models are on disk
+    "MobileNetV2": {"rounds": 2, "clients": 80, "samples": 600},
+    "femnist": {"rounds": 5, "clients": 539, "samples": 144},
+    "synthetic": {"rounds": 5, "clients": 300},
+}
+TINY: Facts = {"rounds": 1, "clients": 3, "samples": 20, "cohort": 2, "batch_size": 4}
+WAYS = (
+    ("vmap", "32-true"),
+    ("loop", "32-true"),
+    ("sequential", "32-true"),
+    ("vmap", "bf16-mixed"),
+    ("loop", "bf16-mixed"),
+)
+FEDERATIONS = (
+    ("FedEM", "ReferenceCNN"),
+    ("user-centric", "ReferenceCNN"),
+    ("HypCluster", "ReferenceCNN"),
+    ("FedEM", "MobileNetV2"),
+    ("FedEM with LoRA", "ReferenceCNN"),
+)
+PUBLISHED = {"FLUTE": "502, with an evaluation every 50 rounds, on its authors' GPUs"}
+"""Seconds of 1,500 rounds, by arXiv 2203.13789 and its repository."""
 
 
-class Book:
-    """The results so far, in a file of JSON lines and a Markdown file.
-
-    Args:
-        folder: for both; what an earlier call left there is kept.
-
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.lines, self.markdown = folder / "gpu.jsonl", folder / "gpu.md"
-        text = self.lines.read_text() if self.lines.exists() else ""
-        self.rows = [json.loads(line) for line in text.splitlines()]
-        self.begun = False  # whether this call has added to it
-
-    def add(self, what: Measurement, status: str, found: dict[str, Any]) -> None:
-        """Writes a measurement down, in place of an earlier one of its name; says so on the screen."""
-        row, self.begun = {**what, "status": status, **found}, True
-        self.rows = [*(old for old in self.rows if old["name"] != what["name"]), row]
-        for path, text in (
-            (self.lines, "".join(json.dumps(r) + "\n" for r in self.rows)),
-            (self.markdown, tables(self.rows)),
-        ):
-            part = path.with_suffix(".part")
-            part.write_text(text)
-            part.replace(path)
-        print(f"{what['name']}: {status}{in_words(found)}", flush=True)
+def plan(options: argparse.Namespace, methods: Sequence[str]) -> list[Facts]:
+    """What is measured, in order of worth: a name, and what `gpu_worker.py` has to know; all methods by name."""
+    made = [{"part": "methods", "name": f"{name} ({row})", "row": row, "rounds": 3} for row, name in enumerate(methods)]
+    for job in ("FLUTE", "pfl"):
+        for way, rounds in (("ours", 100), ("pfl", 50), ("plain", 30)):
+            what = {"part": "jobs", "name": f"{job}'s job, {way}", "job": job, "way": way, "rounds": rounds}
+            made.append(what | SIZES[job])
+    for method, network in FEDERATIONS:
+        what = {"part": "federations", "name": f"{method}, {network}", "method": method, "network": network}
+        made.append(what | SIZES["federation"] | SIZES.get(method, {}) | SIZES.get(network, {}))
+    for work in ("femnist", "synthetic"):
+        for way, precision in WAYS:
+            what = {"part": "rounds", "name": f"{work}, {way}, {precision}", "work": work, "way": way}
+            made.append(what | {"precision": precision} | SIZES[work])
+    tiny = TINY if options.tiny else {}
+    chosen = [what for what in made if what["part"] in options.only]
+    return [{**what, "device": options.device, **{key: tiny[key] for key in tiny if key in what}} for what in chosen]
 
 
-def in_words(found: dict[str, Any]) -> str:
-    """The most important thing that a measurement has found, for the screen."""
-    if "reason" in found and "engine" not in found:
-        return f" ({found['reason']})"
-    if "difference" in found:
-        bits = "the same bits twice" if found["same_bits"] else "other bits the second time"
-        return f"; {'PASS' if found['passed'] else 'FAIL'}, difference {found['difference']:.2g}, {bits}"
-    seconds = [f"{value:.4g} s" for value in found.get("seconds", [])]
-    shown = [*seconds[:3], f"... ({len(seconds)} in all)"] if len(seconds) > 7 else seconds
-    return f"; rounds of {', '.join(shown)}" if shown else ""
+# --- results --------------------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """A process that measures, and what it says.
-
-    Args:
-        rest: what it shall measure.
-        options: of the command line.
-
-    """
-
-    def __init__(self, rest: list[Measurement], options: argparse.Namespace) -> None:
-        file = str(options.femnist.resolve()) if options.femnist else None
-        job = json.dumps({"device": options.device, "femnist": file, "measurements": rest})
-        self.log = options.out / "gpu.log"
-        with self.log.open("a") as log:
-            command = [sys.executable, str(HERE / "gpu_worker.py"), job]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        self.said: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in self.process.stdout or ():
-            with contextlib.suppress(json.JSONDecodeError):  # a library may print, too
-                self.said.put(json.loads(line))
-        self.said.put(None)
-
-    def hear(self, until: float) -> dict[str, Any] | None:
-        """The next event, None if the process has ended; raises queue.Empty at the time `until` (monotonic)."""
-        return self.said.get(timeout=max(0.0, until - time.monotonic()))
-
-    def last_words(self) -> str:
-        """Why it failed."""
-        lines = self.log.read_text().strip().splitlines()
-        return lines[-1] if lines else f"exit status {self.process.wait()}"
-
-    def end(self) -> None:
-        """Ends it, whatever it does."""
-        self.process.kill()
-        self.process.wait()
+def read(file: Path) -> dict[str, Facts]:
+    """What the last attempt at each measurement has found, by name, in the order of the first attempts."""
+    found: dict[str, Facts] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):  # a call was killed while it wrote
+            event = json.loads(line)
+            if "begun" in event:
+                found[event["name"]] = {"status": "running", "seconds": []}
+            found[event["name"]]["seconds"] += event.pop("round", [])
+            found[event["name"]] |= event
+    return found
 
 
-def work_off(rest: list[Measurement], options: argparse.Namespace, book: Book, deadline: float) -> int:
-    """Lets one worker measure until it has done all or one fails or takes too long; how many are dealt with."""
-    worker = Worker(rest, options)
-    done, limit, until = 0, START, min(deadline, time.monotonic() + START)
-    environment, found = None, {}
-    try:
-        while done < len(rest):
-            heard = worker.hear(until)
-            if heard is None:
-                if environment is None and not book.begun:
-                    raise SystemExit(f"error: {worker.last_words()}")  # the first one: the others would fail alike
-                book.add(rest[done], "failed", {**found, "reason": worker.last_words()})
-                return done + 1
-            event = heard.pop("event")
-            if event == "ready":
-                environment, until = heard["environment"], min(deadline, time.monotonic() + START)
-                print(", ".join(f"{key} {value}" for key, value in environment.items()), flush=True)
-            elif event == "begin":
-                limit, until = options.limit, min(deadline, time.monotonic() + options.limit)
-                found = {"environment": environment, "seconds": []}
-            elif event == "round":
-                found["seconds"].append(heard.pop("seconds"))
-                found |= heard
-            else:  # "done", "failed" or "missing"
-                book.add(rest[done], event, {**found, **heard})
-                done, found = done + 1, {}
-        return done
-    except queue.Empty:
-        why = {"reason": "all of the time was over"} if time.monotonic() >= deadline else {"limit": limit}
-        book.add(rest[done], "cut off", {**found, **why})
-        return done + 1
-    finally:
-        worker.end()
+def append(file: Path, **event: Any) -> None:
+    """An event as a line."""
+    with file.open("a") as lines:
+        lines.write(json.dumps(event) + "\n")
 
 
-def what_is_there() -> list[str]:
-    """Prints the versions that are installed in one line; the names of those that are needed and missing."""
-    found = {}
-    for name in (*PACKAGES, *NOT_NEEDED):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "missing" if name in PACKAGES else "missing (not needed here)"
-    print(f"Python {sys.version.split()[0]}, " + ", ".join(f"{name} {v}" for name, v in found.items()), flush=True)
-    return [name for name in PACKAGES if found[name] == "missing"]
+def tables(found: Sequence[Facts]) -> str:
+    """Everything found so far, in Markdown."""
+    sections = ["# One card", *dict.fromkeys(row["machine"] for row in found)]
+    for part in PARTS:
+        make = _method if part == "methods" else _rounds
+        cells = [make(row) for row in found if row["part"] == part and row["status"] == "done"]
+        if cells:
+            lines = [f"## {part}\n", "| " + " | ".join(cells[0]) + " |", "|" + "---|" * len(cells[0])]
+            sections.append("\n".join([*lines, *("| " + " | ".join(row.values()) + " |" for row in cells)]))
+    rest = [row for row in found if row["status"] != "done"]
+    if rest:
+        lines = (f"- {row['name']}: {row['status']} {row.get('reason', '')} {row['seconds'] or ''}" for row in rest)
+        sections.append("Not finished (with the seconds of their rounds):\n\n" + "\n".join(lines))
+    return "\n\n".join(sections) + "\n"
+
+
+def _method(row: Facts) -> dict[str, str]:
+    return {
+        "method, in float32 without TF32": row["name"],
+        "status": "PASS" if row["passed"] else "FAIL",
+        "largest difference from the CPU, relative to the largest parameter": f"{row['difference']:.2g}",
+        "same bits twice": "yes" if row["same_bits"] else "no",
+    }
+
+
+def _rounds(row: Facts) -> dict[str, str]:
+    timed = row["seconds"][1:]  # the first one warms up
+    cells = {
+        "what": row["name"],
+        "clients": f"{row['clients']:,}" + (f", {row['cohort']} a round" if "cohort" in row else ""),
+        "engine": row.get("engine", ""),
+        "seconds a round, median (min - max)": f"{median(timed):.4g} ({min(timed):.4g} - {max(timed):.4g})",
+        "peak memory, GB": f"{row['peak_gb']:.2f}" if "peak_gb" in row else "",
+    }
+    if row["part"] == "jobs":
+        cells["seconds of 1,500 rounds, extrapolated"] = f"{1500 * median(timed):.4g}, from {len(timed)}"
+        cells["published"] = PUBLISHED.get(row["job"], "")
+    if row["part"] == "federations":
+        cells["seconds before the first round"] = f"{row['start_seconds']:.3g}"
+        cells["seconds of an evaluation (first, second)"] = ", ".join(f"{s:.3g}" for s in row["evaluations"])
+    return cells
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 def read_options() -> argparse.Namespace:
-    """The command line."""
+    """The command line, which a worker gets as well."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folder = Path(os.environ.get("OUT", "gpu_results"))
-    parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help="default: $OUT, or gpu_results")
+    parser.add_argument("--out", type=Path, default=Path("gpu_results"), metavar="DIR", help="default: gpu_results")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="wheels of packages that this machine lacks")
     parser.add_argument("--femnist", type=Path, metavar="FILE", help="default: random images")
-    parser.add_argument("--clients", type=int, help="of FEMNIST; default: 539")
-    parser.add_argument("--rounds", type=int, help="timed, after one that warms up; default: 5")
-    parser.add_argument("--call", type=int, choices=CALLS, help=f"its parts, in {MINUTES:g} minutes")
-    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--minutes", type=float, help="for all; what does not fit is named; default: 20")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, default=9.5, help="of this call")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one measurement")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes")
     options = parser.parse_args()
-    if options.call and options.only:
-        print("error: --call and --only: give one of them", file=sys.stderr)
-        raise SystemExit(2)
-    options.only = options.only or CALLS.get(options.call, PARTS)
-    options.minutes = (MINUTES if options.call else 20.0) if options.minutes is None else options.minutes
-    if options.femnist and not options.femnist.is_file():
-        parser.error(f"--femnist: no file {options.femnist}")
-    if min(options.minutes, options.limit) <= 0 or min(options.clients or 1, options.rounds or 1) < 1:
-        parser.error("--minutes, --limit: above 0; --clients, --rounds: at least 1")
+    for path in (options.femnist, options.wheels):
+        if path is not None and not path.exists():
+            parser.error(f"nothing to read at {path}")
     return options
 
 
+def install(wheels: Path | None, site: Path) -> None:
+    """Puts the wheels aside, and the name and version of this checkout, which may not be installed."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    facts = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    if wheels:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]
+        subprocess.run([*pip, *map(str, sorted(wheels.glob("*.whl")))], check=True)
+
+
+def work_off(out: Path, site: str, deadline: float) -> bool:
+    """Lets one worker measure what is left, until a measurement ends it or the time is over; whether all is done."""
+    file, log, start = out / "gpu.jsonl", out / "gpu.log", time.time()
+    own = [str(HERE.parent / "src"), str(HERE.parent / "tests"), str(HERE / "peers"), site]
+    paths = [*own, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(HERE / "gpu_worker.py"), *sys.argv[1:]]
+    with log.open("a") as words, contextlib.suppress(subprocess.TimeoutExpired):
+        size, left = words.tell(), max(1.0, deadline - time.monotonic())
+        if subprocess.run(command, stderr=words, env=environment, timeout=left).returncode == 0:
+            return True
+        lines = log.read_bytes()[size:].decode(errors="replace").strip().splitlines() or ["no reason given"]
+        running = [row for row in read(file).values() if row["status"] == "running" and row["begun"] >= start]
+        if not running:
+            raise SystemExit(f"error: {lines[-1]}")  # nothing can be measured here
+        late = any(line.startswith("Timeout (") for line in lines)
+        why = {"status": "cut off", "reason": "by --limit"} if late else {"status": "failed", "reason": lines[-1]}
+        append(file, name=running[-1]["name"], **why)
+    return False
+
+
 def main() -> None:
-    """Measures and writes."""
-    start = time.monotonic()
+    """Measures until all is done, or the time is over."""
     options = read_options()
+    deadline = time.monotonic() + 60 * options.minutes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worker ends, too
-    missing = what_is_there()
-    if missing:
-        raise SystemExit(f'error: missing: {", ".join(missing)}; docs/scaling.md, "On a GPU", says how to bring them')
     options.out.mkdir(parents=True, exist_ok=True)
-    book, deadline = Book(options.out), start + 60 * options.minutes
-    rest = plan(options.only, options.tiny, options.clients, options.rounds)
-    while rest and time.monotonic() < deadline:
-        rest = rest[work_off(rest, options, book, deadline) :]
-    for what in rest:
-        book.add(what, "not begun", {})
-    print(f"\n{book.markdown.read_text()}\n{book.markdown}, {time.monotonic() - start:.0f} s in all")
-    if any(row["status"] == "failed" for row in book.rows):
+    done = False
+    with tempfile.TemporaryDirectory() as site:
+        install(options.wheels, Path(site))
+        while not done and time.monotonic() < deadline:
+            done = work_off(options.out, site, deadline)
+    found = list(read(options.out / "gpu.jsonl").values())
+    (options.out / "gpu.md").write_text(tables(found))
+    print(f"\n{tables(found)}\n" + ("all is done" if done else "something is left: call again"))
+    if any(row["status"] in ("failed", "cut off") for row in found):
         raise SystemExit(1)
 
 

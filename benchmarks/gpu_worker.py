@@ -1,200 +1,237 @@
 """The measurements of `benchmarks/gpu.py`, one after the other in one process: it is started anew after a failure.
 
-    python benchmarks/gpu_worker.py PLAN    (JSON: {"device", "femnist", "measurements": [...]})
-
-Prints a line of JSON for every event, at once: "ready", "begin", "round" (its seconds, and the peak of the memory so
-far), and "done", "failed" or "missing" (a package). An error of Python ends its measurement alone; if the card no
-longer computes after it, it ends the process: nothing there can be trusted.
+Called by `gpu.py`, with its options. An error of Python ends its measurement alone. If the card no longer computes
+after it, it ends the process, because nothing there can be trusted; so does a measurement that takes too long.
 """
 
-import json
-import sys
+import faulthandler
+import gc
+import importlib.util
+import os
+import random
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, cycle
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
-from common import RoundClock, femnist, images, make_trainer, mixture, n_samples, now
-from fedem_lightning import FederatedDataModule, LoopEngine, SyntheticMixture, VmapEngine
-from gpu_measurement import CPU, Facts, MissingPackageError, clean, describe, peak_gb, still_works, tell, tell_error
-from rounds import Sequential, Work, femnist_work, synthetic_work
+import fedem_lightning as fl
+from common import RoundClock, femnist, images, machine, make_trainer, mixture, n_samples, now
+from gpu import Facts, append, plan, read, read_options, tables
+from helpers.conformance import ROWS, Row
+from helpers.federations import make_trainer as make_small_trainer
+from rounds import Sequential, femnist_work, synthetic_work
 
+START = 180.0
+"""Seconds for what comes before the first measurement."""
+ALLOWED = 1e-4
+"""Largest difference from the CPU, relative to the largest parameter; without TF32 float32 has 24 bits, 6e-8."""
 COMPONENTS = 3
-ENGINES = {"loop": LoopEngine, "vmap": VmapEngine}
+JOB_LR = 0.1
+
+Tell = Callable[[float], None]
+"""Called with the seconds of each round."""
 
 
-# --- rounds ---------------------------------------------------------------------------------------------------------
+def method_names() -> list[str]:
+    """Of the rows of the tests' conformance table: the class, and plain options where a class has several rows."""
+    kinds = [row.kind for row in ROWS]
+
+    def words(row: Row) -> Iterator[str]:
+        yield row.kind.__name__
+        for key, value in row.options.items():
+            if kinds.count(row.kind) > 1 and isinstance(value, str | list):
+                yield f"{key}={value if isinstance(value, str) else ' '.join(value)}"
+
+    return [" ".join(words(row)) for row in ROWS]
 
 
-def make_work(what: Facts, file: Path | None) -> Work:
-    """All samples train; the same data, models and orders whenever it is called."""
-    torch.manual_seed(0)
-    bf16 = what["precision"] == "bf16-mixed"
-    if what["work"] == "synthetic":
-        return synthetic_work(mixture(what["clients"], COMPONENTS), bf16)
-    if file is None:
-        return femnist_work(images(what["clients"], what["samples"]), bf16)
-    return femnist_work(femnist(file, what["clients"], repeat=True), bf16)
+def measure_method(what: Facts, facts: Facts, tell: Tell, device: torch.device) -> None:
+    """One method on the CPU, and twice on the device: all that it holds is compared."""
+    row = ROWS[what["row"]]
+    torch.backends.cudnn.allow_tf32 = False
+    data = row.data()
+    states: list[dict[str, Tensor]] = []
+    for trained_on in (torch.device("cpu"), device, device):
+        begin = now(device)
+        model = row.model(data, client_optimizer=fl.ClientSGD(lr=0.5, momentum=0.9))
+        trainer = make_small_trainer(what["rounds"], precision="32-true", accelerator=trained_on.type, devices=1)
+        trainer.fit(model, data)
+        states.append({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
+        tell(now(device) - begin)
+    expected, found, again = states
+    largest = max(float(p.detach().abs().max()) for p in model.parameters())
+    apart = [
+        (found[k].double() - t.double()).abs().max() for k, t in expected.items() if t.is_floating_point() and t.numel()
+    ]
+    facts["difference"] = float(torch.stack(apart).max()) / largest
+    facts["same_bits"] = all(torch.equal(again[name], tensor) for name, tensor in found.items())
+    facts["passed"] = facts["difference"] <= ALLOWED and facts["same_bits"]
 
 
-def measure_rounds(what: Facts, file: Path | None, device: torch.device) -> Facts:
-    """Times rounds, the first of which warms up, and tells of each; what else there is to say of them."""
-    work = make_work(what, file)
-    facts = {"clients": work.data.n_clients, "samples": n_samples(work.data), "allocated_before_gb": peak_gb(device)}
+class WholeRoundClock(pl.Callback):
+    """Times rounds with all that Lightning does between them."""
+
+    def __init__(self, device: torch.device, tell: Tell) -> None:
+        self.device, self.tell = device, tell
+
+    def on_train_start(self, *_: object) -> None:
+        """The first round begins; the others begin where the one before ends."""
+        self._begin = now(self.device)
+
+    def on_train_epoch_end(self, *_: object) -> None:
+        """The round is over."""
+        begin, self._begin = self._begin, now(self.device)
+        self.tell(self._begin - begin)
+
+
+def measure_job(what: Facts, facts: Facts, tell: Tell, device: torch.device) -> None:
+    """FedAvg with `CNN`, the network of both jobs; for pfl and the plain loop samples are on the card beforehand."""
+    if what["job"] == "pfl":
+        data = images(what["clients"], what["samples"], (32, 32, 3), classes=10)
+    else:
+        data = femnist(facts["femnist"], what["clients"], what["samples"])
+    n_rounds, network = what["rounds"] + 1, fl.CNN(data.n_outputs, data.in_shape)
+    if what["way"] == "ours":
+        options = {"batch_size": what["batch_size"], "participation": what["cohort"]}
+        model = fl.FedAvg(network, data.n_clients, client_optimizer=fl.ClientSGD(lr=JOB_LR), **options)
+        make_trainer(n_rounds, device, callbacks=[WholeRoundClock(device, tell)]).fit(model, data)
+        facts["engine"] = model.local.engine.name
+        return
+    draw = random.Random(0)
+    cohorts = [draw.sample(range(data.n_clients), what["cohort"]) for _ in range(n_rounds)]
+    blocks = {t: data.federation.block(torch.tensor([t]), "train") for t in set(chain.from_iterable(cohorts))}
+    samples = {t: (block.x(torch.float32).to(device), block.y().to(device)) for t, block in blocks.items()}
+    network.to(device)
+    if what["way"] == "plain":
+        from plain import fedavg_round
+
+        for cohort in cohorts:
+            begin = now(device)
+            fedavg_round(network, [samples[t] for t in cohort], JOB_LR, what["batch_size"])
+            tell(now(device) - begin)
+        return
+    os.environ["PFL_PYTORCH_DEVICE"] = str(device)
+    from pfl_ import Rounds, train
+
+    mark: list[float] = []
+    rounds = Rounds(lambda: mark.append(now(device)), lambda: tell(now(device) - mark[-1]))
+    users = cycle(str(t) for t in chain.from_iterable(cohorts))
+    local = {"local_num_epochs": 1, "local_learning_rate": JOB_LR, "local_batch_size": what["batch_size"]}
+    train(network, lambda user: samples[int(user)], users.__next__, rounds, n_rounds, what["cohort"], **local)
+
+
+def measure_federation(what: Facts, facts: Facts, tell: Tell, device: torch.device) -> None:
+    """Rounds with what comes before the first one, such as the gradients of the user-centric method; evaluations."""
+    if what["network"] == "MobileNetV2":
+        data = images(what["clients"], what["samples"], (32, 32, 3), classes=10, test=0.1)
+    else:
+        data = femnist(facts["femnist"], what["clients"], what["samples"])
+    model = federation_model(what, data)
+    begin = now(device)
 
     def tell_round(seconds: float) -> None:
-        tell("round", seconds=seconds, peak_gb=peak_gb(device), **facts)
+        facts.setdefault("start_seconds", now(device) - begin - seconds)
+        tell(seconds)
 
-    if what["way"] == "sequential":
-        sequential = Sequential(work, COMPONENTS, device)
-        for _ in range(what["rounds"] + 1):
-            tell_round(sequential())
-        return facts
-    model = work.fedem(COMPONENTS, ENGINES[what["way"]](memory_gb=what.get("memory_gb")))
-    clock = RoundClock(device, tell_round)
-    trainer = make_trainer(what["rounds"] + 1, device, precision=what["precision"], callbacks=[clock])
-    trainer.fit(model, work.data)
-    return {**facts, "engine": model.local.engine.name, "reason": model.local.engine.reason}
-
-
-# --- profile --------------------------------------------------------------------------------------------------------
-
-TOP = 12
-"""Kernels of a profile that are named, by the time they take."""
-
-
-class ProfileSecondRound(pl.Callback):
-    """Profiles the second round: the first one warms up."""
-
-    def __init__(self, device: torch.device) -> None:
-        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        self.device, self.profile = device, profile(activities=kinds, acc_events=True)
-
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The round begins."""
-        if trainer.current_epoch == 1:
-            now(self.device)
-            self.profile.start()
-            self._start = now(self.device)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The round is over."""
-        if trainer.current_epoch == 1:
-            self.seconds = now(self.device) - self._start
-            self.profile.stop()
-
-
-def measure_profile(what: Facts, file: Path | None, device: torch.device) -> Facts:
-    """What a round asks of the card: kernels, synchronisations, and the kernels that take longest."""
-    work = make_work(what, file)
-    profiled = ProfileSecondRound(device)
-    model = work.fedem(COMPONENTS, ENGINES[what["way"]]())
-    make_trainer(2, device, precision=what["precision"], callbacks=[profiled]).fit(model, work.data)
-    averages = profiled.profile.key_averages()
-    on_card = [e for e in averages if e.device_type != DeviceType.CPU and not e.key.startswith(("Memcpy", "Memset"))]
-    calls = {e.key: e.count for e in averages}
-    top = sorted(on_card, key=lambda e: e.self_device_time_total, reverse=True)[:TOP]
-    return {
-        "seconds": [profiled.seconds],
-        "kernels": sum(e.count for e in on_card),
-        "busy_seconds": sum(e.self_device_time_total for e in on_card) / 1e6,
-        "launches": sum(n for name, n in calls.items() if name.startswith(("cudaLaunch", "cuLaunch"))),
-        "synchronisations": sum(n for name, n in calls.items() if name.endswith("Synchronize")),
-        "reads": sum(n for name, n in calls.items() if name == "aten::_local_scalar_dense"),
-        "copies": {name: n for name, n in calls.items() if name.startswith("Memcpy")},
-        "top": [[e.key[:90], e.count, e.self_device_time_total / 1e6] for e in top],
-    }
-
-
-# --- agreement ------------------------------------------------------------------------------------------------------
-
-
-def scored_data(what: Facts, file: Path | None) -> FederatedDataModule:
-    """With test samples."""
-    if what["work"] == "synthetic":
-        return SyntheticMixture(n_clients=what["clients"], n_components=COMPONENTS, test_size=what["test_size"])
-    if file is None:
-        return images(what["clients"], what["samples"], test=0.1)
-    return femnist(file, what["clients"], repeat=True)
-
-
-def train(what: Facts, file: Path | None, device: torch.device, engine: str) -> tuple[Tensor, Tensor]:
-    """A few rounds: the weights as one vector, and the clients' accuracies on their test samples; both float64."""
-    torch.manual_seed(0)
-    data = scored_data(what, file)
-    work = synthetic_work(data) if what["work"] == "synthetic" else femnist_work(data)
-    model = work.fedem(COMPONENTS, engine)
-    trainer = make_trainer(what["rounds"], device, precision=what["precision"])
+    trainer = make_trainer(what["rounds"] + 1, device, callbacks=[RoundClock(device, tell_round)])
     trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    weights = torch.cat([t.detach().cpu().double().flatten() for t in model.state_dict().values()])
-    tested = model.clients[model.clients.n_test > 0]
-    return weights, torch.tensor(tested.test_accuracy.to_numpy())
+    facts |= {"engine": model.local.engine.name, "evaluations": []}
+    for _ in range(2):
+        begin = now(device)
+        trainer.test(model, data, verbose=False)
+        facts["evaluations"].append(now(device) - begin)
 
 
-def measure_agreement(what: Facts, file: Path | None, device: torch.device) -> Facts:
-    """The same rounds on the CPU, learner by learner, and on the device: how far apart they end."""
-    # cuDNN multiplies float32 with 10 bits (TF32) unless told otherwise
-    torch.backends.cudnn.allow_tf32 = what["tf32"]
-    weights, accuracies = train(what, file, CPU, "loop")
-    apart = {}
-    for engine in ENGINES:
-        own_weights, own_accuracies = train(what, file, device, engine)
-        apart[engine] = {
-            "weights": float((own_weights - weights).abs().max()),
-            "client_accuracy": float((own_accuracies - accuracies).abs().max()),
-            "mean_accuracy": float(own_accuracies.mean()),
-        }
-    largest = float(weights.abs().max())
-    return {"apart": apart, "largest_weight": largest, "mean_accuracy_cpu": float(accuracies.mean())}
+def federation_model(what: Facts, data: fl.FederatedDataModule) -> fl.FederatedAlgorithm:
+    """The method with its network."""
+    network, n = fl.ReferenceCNN(data.n_outputs, data.in_shape), data.n_clients
+    if what["network"] == "MobileNetV2":
+        network = fl.MobileNetV2(data.n_outputs)
+    options = {"client_optimizer": fl.ClientSGD(lr=0.03), "batch_size": 128}
+    if what["method"] == "user-centric":
+        return fl.UserCentric(network, n, **options)
+    if what["method"] == "HypCluster":
+        return fl.HypCluster(network, n, COMPONENTS, initialization="random", **options)
+    adapted = {"adapters": 8} if what["method"] == "FedEM with LoRA" else {"initialization": "random"}
+    return fl.FedEM(network, n, COMPONENTS, **adapted, **options)
 
 
-# --- all ------------------------------------------------------------------------------------------------------------
-
-
-def find(kind: str) -> Callable[[Facts, Path | None, torch.device], Facts]:
-    """The function that measures; what only some kinds import counts in the first measurement of its kind."""
-    if kind == "method":
-        from gpu_methods import measure_method as found
-    elif kind == "job":
-        from gpu_jobs import measure_job as found
-    elif kind == "federation":
-        from gpu_federations import measure_federation as found
+def measure_rounds(what: Facts, facts: Facts, tell: Tell, device: torch.device) -> None:
+    """FedEM's rounds, by an engine or by a plain loop."""
+    if what["work"] == "synthetic":
+        work = synthetic_work(mixture(what["clients"], COMPONENTS))
     else:
-        found = {"rounds": measure_rounds, "profile": measure_profile, "agreement": measure_agreement}[kind]
-    return found
+        work = femnist_work(femnist(facts["femnist"], what["clients"], what["samples"]))
+    facts["training_samples"] = n_samples(work.data)
+    if what["way"] == "sequential":
+        one_round = Sequential(work, COMPONENTS, device)
+        for _ in range(what["rounds"] + 1):
+            tell(one_round())
+        return
+    model = work.fedem(COMPONENTS, what["way"])
+    clock = RoundClock(device, tell)
+    make_trainer(what["rounds"] + 1, device, precision=what["precision"], callbacks=[clock]).fit(model, work.data)
+    facts["engine"] = model.local.engine.name
 
 
-def measure(what: Facts, file: Path | None, device: torch.device) -> None:
-    """One measurement; raises its error again only if the device no longer works after it."""
+MEASURES = {"methods": measure_method, "jobs": measure_job, "federations": measure_federation, "rounds": measure_rounds}
+NEEDED = {"pfl": "pfl", "FedEM with LoRA": "peft"}
+"""Packages of ways and methods."""
+
+
+def measure(what: Facts, known: Facts, file: Path, device: torch.device) -> None:
+    """One measurement, whose events go to the file; raises its error again only if the device no longer works."""
+    on_card = device.type == "cuda"
+    gc.collect()
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False  # torch's defaults
+    torch.manual_seed(0)
+    if on_card:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    facts = dict(known)
+    append(file, **what, machine=known["machine"], begun=time.time())
+
+    def tell(seconds: float) -> None:
+        peak = {"peak_gb": torch.cuda.max_memory_allocated(device) / 1e9} if on_card else {}
+        append(file, name=what["name"], round=[seconds], **peak)
+
+    package = NEEDED.get(what.get("way", what.get("method")))
     try:
-        tell("done", **find(what["kind"])(what, file, device))
-    except MissingPackageError as error:
-        tell("missing", reason=str(error))
+        if package and importlib.util.find_spec(package) is None:
+            facts |= {"status": "missing", "reason": f"{package} is not installed"}
+        else:
+            MEASURES[what["part"]](what, facts, tell, device)
+            facts["status"] = "done"
     except Exception as error:
-        if not still_works(device):
-            raise
         traceback.print_exc()  # for gpu.log
-        tell_error(error)
+        torch.ones(2, device=device).sum().item()  # fails if the card no longer works
+        facts |= {"status": "failed", "reason": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+    append(file, name=what["name"], **{key: value for key, value in facts.items() if key not in ("femnist", "machine")})
+    print(f"{what['name']}: {facts['status']} {facts.get('reason', '')}", flush=True)
 
 
 def main() -> None:
-    """Works off the plan."""
-    plan = json.loads(sys.argv[1])
-    device, file = torch.device(plan["device"]), Path(plan["femnist"]) if plan["femnist"] else None
+    """Works off what is left of the plan."""
+    faulthandler.dump_traceback_later(START, exit=True)
+    options = read_options()
+    device, file = torch.device(options.device), options.out / "gpu.jsonl"
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"torch {torch.__version__} finds no CUDA card here")
-    tell("ready", environment=describe(device))
-    for what in plan["measurements"]:
-        clean(device)
-        tell("begin")
-        measure(what, file, device)
+    facts = {key: value for key, value in machine(device).items() if key != "date"}
+    known = {"machine": ", ".join(f"{key} {value}" for key, value in facts.items()), "femnist": options.femnist}
+    found = read(file)
+    for what in plan(options, method_names()):
+        before = found.get(what["name"], {})
+        if before.get("status") in ("done", "failed", "cut off") and what.items() <= before.items():
+            continue
+        faulthandler.dump_traceback_later(options.limit, exit=True)
+        measure(what, known, file, device)
+        (options.out / "gpu.md").write_text(tables(list(read(file).values())))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 from torch.nn import functional
 
-from common import bare_parser, finish, print_header, print_row
+from common import bare_parser, finish, make_trainer, print_header, print_row
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_weights, responsibilities
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
@@ -113,10 +113,7 @@ def federated(words: list[str]) -> tuple[float, float]:
     data = instantiate(config.dataset)
     pl.seed_everything(config.seed, verbose=False)
     model = build_model(config, data)
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=config.trainer.max_epochs, limit_val_batches=0, logger=False, **quiet
-    )
+    trainer = make_trainer(config.trainer.max_epochs, torch.device("cpu"))
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     return tuple(100 * float(model.clients[f"{split}_accuracy"].mean()) for split in ("val", "test"))  # type: ignore

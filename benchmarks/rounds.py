@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+import fedem_lightning as fl
 from common import (
     Way,
     alternate,
@@ -37,16 +38,6 @@ from common import (
     read_options,
     round_parser,
 )
-from fedem_lightning import (
-    ClientSGD,
-    Engine,
-    FedAvg,
-    FedEM,
-    FederatedAlgorithm,
-    FederatedDataModule,
-    Linear,
-    ReferenceCNN,
-)
 
 BATCH = 128
 
@@ -54,41 +45,39 @@ BATCH = 128
 class Work(NamedTuple):
     """What a round works on."""
 
-    data: FederatedDataModule
+    data: fl.FederatedDataModule
     backbone: nn.Module
-    sgd: ClientSGD
+    sgd: fl.ClientSGD
     at_once: bool  # the sequential E-step takes all samples of a client at once
-    bf16: bool = False  # the sequential way runs under autocast to bfloat16
 
     def losses(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Of each sample."""
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            if self.data.n_outputs == 1:
-                return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
-            return cross_entropy(model(x), y, reduction="none")
+        if self.data.n_outputs == 1:
+            return binary_cross_entropy_with_logits(model(x).squeeze(-1), y.float(), reduction="none")
+        return cross_entropy(model(x), y, reduction="none")
 
-    def fedem(self, n_components: int, engine: Engine | str, **options: Any) -> FedEM:
+    def fedem(self, n_components: int, engine: fl.Engine | str, **options: Any) -> fl.FedEM:
         """The library's algorithm for it."""
         options |= {"client_optimizer": self.sgd, "batch_size": BATCH, "engine": engine}
-        return FedEM(self.backbone, self.data.n_clients, n_components, **options)
+        return fl.FedEM(self.backbone, self.data.n_clients, n_components, **options)
 
-    def mixtures(self, n_components: int) -> dict[str, FederatedAlgorithm]:
+    def mixtures(self, n_components: int) -> dict[str, fl.FederatedAlgorithm]:
         """FedAvg, and FedEM with M heads and with M networks."""
         heads = self.fedem(n_components, "auto", initialization="random", shared="body")
         whole = self.fedem(n_components, "auto", initialization="random")
         options: dict[str, Any] = {"client_optimizer": self.sgd, "batch_size": BATCH}
-        alone = FedAvg(self.backbone, self.data.n_clients, **options)
+        alone = fl.FedAvg(self.backbone, self.data.n_clients, **options)
         return {"FedAvg": alone, "FedEM, shared body": heads, "FedEM, whole components": whole}
 
 
-def synthetic_work(data: FederatedDataModule, bf16: bool = False) -> Work:
+def synthetic_work(data: fl.FederatedDataModule) -> Work:
     """The mixture and a linear model."""
-    return Work(data, Linear(data.in_shape, data.n_outputs), ClientSGD(lr=1.0, momentum=0.9), at_once=True, bf16=bf16)
+    return Work(data, fl.Linear(data.in_shape, data.n_outputs), fl.ClientSGD(lr=1.0, momentum=0.9), at_once=True)
 
 
-def femnist_work(data: FederatedDataModule, bf16: bool = False) -> Work:
+def femnist_work(data: fl.FederatedDataModule) -> Work:
     """Images and the public code's CNN."""
-    return Work(data, ReferenceCNN(data.n_outputs, data.in_shape), ClientSGD(lr=0.03), at_once=False, bf16=bf16)
+    return Work(data, fl.ReferenceCNN(data.n_outputs, data.in_shape), fl.ClientSGD(lr=0.03), at_once=False)
 
 
 class Sequential:
@@ -105,7 +94,7 @@ class Sequential:
         data = work.data
         blocks = [data.federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
         self.clients = [(b.x(torch.float32).to(device), b.y().to(device)) for b in blocks]
-        self.components = list(FedEM(work.backbone, data.n_clients, n_components).components.to(device))
+        self.components = list(fl.FedEM(work.backbone, data.n_clients, n_components).components.to(device))
         self.pi = torch.full((data.n_clients, n_components), 1 / n_components, device=device)
         self.work, self.device = work, device
         self.total = n_samples(data)

@@ -11,6 +11,7 @@ single round, first rounds are compared.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,8 +28,9 @@ from common import (
     print_row,
     read_options,
     round_parser,
-    text,
 )
+from fedem_lightning.data.samples import Windows
+from fedem_lightning.tasks import Classification
 
 RULE = 1.15
 """Times the better engine's seconds that `auto` may take."""
@@ -60,7 +62,20 @@ def _colour(clients: int, samples: int) -> fl.FederatedDataModule:
 
 
 def _text(clients: int, samples: int) -> fl.FederatedDataModule:
-    return text(clients, max(1, samples // 2))  # a window costs as much as 40 samples
+    """Overlapping windows of random characters, half as many as samples: a window costs as much as 40."""
+    window, classes, n = 40, 80, max(1, samples // 2)
+    length = n + window  # the last window's targets reach one further than the window
+    codes = np.random.default_rng(0).integers(classes, size=clients * length, dtype=np.uint8)
+    client = np.repeat(np.arange(clients), n)
+    federation = fl.Federation.from_samples(
+        Windows(torch.from_numpy(codes), window),
+        client,
+        np.zeros(len(client), dtype=np.int8),
+        position=client * length + np.tile(np.arange(n), clients),
+        task=Classification(classes, n_targets=window),
+        names=[str(t) for t in range(clients)],
+    )
+    return fl.FederatedDataModule(federation)
 
 
 WORKS = [

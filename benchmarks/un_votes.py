@@ -129,21 +129,18 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    first = commands.add_parser("make", help="write the federation")
-    first.set_defaults(work=make)
-    for name in ("votes", "embeddings", "out"):
-        first.add_argument(name, type=Path)
-    years = commands.add_parser("make-years", help="write the federation of halves of periods")
-    years.set_defaults(work=make_years)
-    for name in ("votes", "embeddings", "out"):
-        years.add_argument(name, type=Path)
+    for name, work, words, files in (
+        ("make", make, "write the federation", ("votes", "embeddings", "out")),
+        ("make-years", make_years, "write the federation of halves of periods", ("votes", "embeddings", "out")),
+        ("draw", draw, "draw the mixture weights of a run", ("run", "out")),
+    ):
+        command = commands.add_parser(name, help=words)
+        command.set_defaults(work=work)
+        for file in files:
+            command.add_argument(file, type=Path)
     apart = commands.add_parser("drift", help="print how far mixture weights moved between the periods")
     apart.set_defaults(work=drift)
     apart.add_argument("runs", nargs="+", type=Path)
-    second = commands.add_parser("draw", help="draw the mixture weights of a run")
-    second.set_defaults(work=draw)
-    for name in ("run", "out"):
-        second.add_argument(name, type=Path)
     chosen = vars(parser.parse_args())
     chosen.pop("work")(**chosen)
 

@@ -2,8 +2,8 @@
 
     python benchmarks/peers --model linear [--rounds 5] [--repeats 3] [--threads 1] [--json FILE]
     python benchmarks/peers --model reference_cnn --femnist femnist.npz
-    python benchmarks/peers --model linear --threads 2 --runners plain ours "ours --engine vmap" "ours --devices 2"
-    python benchmarks/peers --model linear --python flower=venv/bin/python
+    python benchmarks/peers --model linear --runners plain ours "ours --engine vmap"
+    python benchmarks/peers --model linear --python pfl=venv/bin/python
 
 FedAvg with plain SGD, all clients in every round, the average weighted by training samples, the same first parameters;
 only the shuffling differs. A library that is not installed is left out and named. On a CPU: GPUs are hidden.
@@ -12,9 +12,7 @@ only the shuffling differs. A library that is not installed is left out and name
 import argparse
 import json
 import os
-import platform
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,195 +20,121 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-PACKAGES = {
-    "plain": "torch",
-    "pfl": "pfl",
-    "flower": "flwr",
-    "fluke": "fluke-fl",
-    "fedlab": "fedlab",
-    "ours": "fedem-lightning",
-}
-"""The distribution each runner needs."""
+import numpy as np
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from common import bare_parser, femnist, finish, print_header, print_row
+from fedem_lightning import FederatedDataModule, SyntheticMixture
 
 HERE = Path(__file__).resolve().parent
+SCRIPTS = {"plain": "plain.py", "pfl": "pfl_.py", "fluke": "fluke_.py", "ours": "ours.py"}
 PASSED_ON = ("model", "rounds", "batch_size", "local_epochs", "lr", "threads", "seed")
 
 Result = dict[str, Any]
 
 
-def arguments() -> argparse.Namespace:
+def read_options() -> argparse.Namespace:
     """Of the driver; most are passed on to the runners."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = bare_parser(__doc__)
     parser.add_argument("--model", choices=("linear", "reference_cnn"), required=True)
-    parser.add_argument("--runners", nargs="+", default=list(PACKAGES), help="names, each with options of its own")
+    parser.add_argument("--runners", nargs="+", default=list(SCRIPTS), help="names, each with options of its own")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="interpreter of a runner")
-    parser.add_argument("--work", type=Path, help="a work file; default: one is made")
-    parser.add_argument("--femnist", type=Path, help="for reference_cnn without --work; default: random images")
-    parser.add_argument("--clients", type=int, help="of the work file that is made")
+    parser.add_argument("--femnist", type=Path, help="for reference_cnn; default: random images")
+    parser.add_argument("--clients", type=int, help="default: 300 for linear, 50 for reference_cnn")
     for name, default in (("rounds", 5), ("repeats", 1), ("batch-size", 128), ("local-epochs", 1), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one run of one runner")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error("--rounds: at least 2, the first one warms up")
     for runner in options.runners:
-        if (shlex.split(runner) or [""])[0] not in PACKAGES:
-            parser.error(f"--runners: {runner!r} is none of {', '.join(PACKAGES)}")
-    if any(choice.partition("=")[0] not in PACKAGES or "=" not in choice for choice in options.python):
-        parser.error(f"--python: expected NAME=PATH with a NAME of {', '.join(PACKAGES)}")
+        if (shlex.split(runner) or [""])[0] not in SCRIPTS:
+            parser.error(f"--runners: {runner!r} is none of {', '.join(SCRIPTS)}")
+    if any(choice.partition("=")[0] not in SCRIPTS or "=" not in choice for choice in options.python):
+        parser.error(f"--python: expected NAME=PATH with a NAME of {', '.join(SCRIPTS)}")
     options.python = dict(choice.split("=", 1) for choice in options.python)
     return options
 
 
-def make_work(options: argparse.Namespace, folder: str) -> Path:
-    """The work file, made by this interpreter unless there is one."""
-    if options.work:
-        return options.work.resolve()
-    file = Path(folder) / "work.npz"
-    kind = "linear" if options.model == "linear" else "femnist"
-    command = [sys.executable, str(HERE / "work.py"), kind, str(file), "--seed", str(options.seed)]
-    if options.clients:
-        command += ["--clients", str(options.clients)]
-    if options.femnist and kind == "femnist":
-        command += ["--femnist", str(options.femnist)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return file
+def make_data(options: argparse.Namespace) -> FederatedDataModule:
+    """The synthetic mixture with 100 test samples a client, or FEMNIST's writers."""
+    if options.model == "linear":
+        return SyntheticMixture(n_clients=options.clients or 300, test_size=100, seed=options.seed)
+    return femnist(options.femnist, options.clients or 50)
 
 
-def missing(runner: str, python: str) -> str | None:
-    """Why a runner cannot run, or None."""
-    package = PACKAGES[shlex.split(runner)[0]]
-    command = [python, "-c", "import sys, importlib.metadata as m; m.version(sys.argv[1])", package]
-    try:
-        process = subprocess.run(command, capture_output=True)
-    except OSError as error:
-        return f"no interpreter: {error}"
-    return f"{package} is not installed" if process.returncode else None
+def write_work(data: FederatedDataModule, file: Path) -> None:
+    """The work file; validation samples are left out."""
+    parts = []
+    for code, split in ((0, "train"), (2, "test")):
+        block = data.federation.block(torch.arange(data.n_clients), split)
+        codes = np.full(len(block.index), code, dtype=np.int8)
+        parts.append((block.x(torch.float32).numpy(), block.y().long().numpy(), block.owner.numpy(), codes))
+    x, y, client, split_codes = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    np.savez(file, x=x, y=y, client=client, split=split_codes, n_classes=max(2, data.n_outputs))
 
 
-def run(runner: str, python: str, work: Path, options: argparse.Namespace) -> Result:
+def run(runner: str, work: Path, options: argparse.Namespace) -> Result:
     """One run of a runner: its result, or {"error": why}."""
     name, *own = shlex.split(runner)
-    script = HERE / f"{name if name in ('plain', 'ours', 'flower') else name + '_'}.py"
-    command = [python, str(script), "--work", str(work)]
+    command = [options.python.get(name, sys.executable), str(HERE / SCRIPTS[name]), "--work", str(work)]
     for option in PASSED_ON:
         command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
-    command += own  # a runner's own options, say --threads, go before the common ones
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads))
-    # a session of its own: what a library has started ends with it
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | threads,
-        start_new_session=True,
-    )
     try:
-        out, err = process.communicate(timeout=options.timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return {"error": f"took more than {options.timeout:g} s"}
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGTERM)
-        raise
-    if process.returncode:
-        return {"error": (err.strip().splitlines() or [f"exit status {process.returncode}"])[-1]}
-    return json.loads(out.strip().splitlines()[-1])
+        done = subprocess.run(
+            [*command, *own], capture_output=True, text=True, env=os.environ | threads, timeout=options.timeout
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def measure(options: argparse.Namespace, work: Path) -> dict[str, list[Result]]:
-    """The runs of every runner; one that cannot run, or has failed, is not tried again."""
-    pythons = {runner: options.python.get(shlex.split(runner)[0], sys.executable) for runner in options.runners}
-    results: dict[str, list[Result]] = {}
-    for runner, python in pythons.items():
-        reason = missing(runner, python)
-        results[runner] = [{"error": reason}] if reason else []
-    for repeat in range(options.repeats):
-        for runner, python in pythons.items():
-            if any("error" in result for result in results[runner]):
-                continue
-            print(f"repeat {repeat + 1}: {runner}", file=sys.stderr, flush=True)
-            results[runner].append(run(runner, python, work, options))
-    return results
-
-
-def table(results: dict[str, list[Result]], n_clients: int) -> str:
-    """Markdown, one row a runner."""
-    rounds = {
-        runner: [seconds for run in runs for seconds in run["seconds"][1:]]  # the first round warms up
-        for runner, runs in results.items()
-        if not any("error" in run for run in runs)
-    }
-    plain = median(rounds["plain"]) if "plain" in rounds else None
-    lines = [
-        "| library | version | seconds a round (min - max) | clients a second | times faster than plain "
-        "| start, s | first round, s | test accuracy | test loss | peak memory, MB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for runner, runs in results.items():
-        if runner not in rounds:
+def table(results: dict[str, list[Result]], n_clients: int) -> None:
+    """Prints a row for each runner."""
+    good = {name: runs for name, runs in results.items() if not any("error" in run for run in runs)}
+    rounds = {name: [s for run in runs for s in run["seconds"][1:]] for name, runs in good.items()}  # 0 warms up
+    for name, runs in results.items():
+        if name not in good:
             error = next(run["error"] for run in runs if "error" in run)
-            lines.append(f"| {runner} | left out: {error.replace('|', '/')} | | | | | | | | |")
+            print_row(name, f"left out: {error.replace('|', '/')}", *[""] * 6)
             continue
-        seconds = rounds[runner]
-        middle = median(seconds)
-        start, accuracy, loss, peak = (
-            median(run[key] for run in runs) for key in ("start_seconds", "test_accuracy", "test_loss", "peak_mb")
-        )
-        first = median(run["seconds"][0] for run in runs)
-        faster = f"{plain / middle:.2f}" if plain else ""
-        lines.append(
-            f"| {runner} | {runs[0]['version']} | {middle:.4g} ({min(seconds):.4g} - {max(seconds):.4g}) "
-            f"| {n_clients / middle:.1f} | {faster} | {start:.1f} | {first:.3g} "
-            f"| {accuracy:.4f} | {loss:.4f} | {peak:.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def machine(threads: int) -> dict[str, Any]:
-    """Versions, machine and date, by the library's own hand."""
-    import torch
-
-    from fedem_lightning.run.devices import environment
-
-    names = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    cpu = names[0] if names else platform.machine()
-    return {**environment(torch.device("cpu")), "threads": threads, "cpu": cpu, "cores": os.cpu_count()}
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
+        middle = median(rounds[name])
+        faster = f"{median(rounds['plain']) / middle:.2f}" if "plain" in rounds else ""
+        accuracy, loss, peak = (median(run[key] for run in runs) for key in ("test_accuracy", "test_loss", "peak_mb"))
+        spread = f"{middle:.4g} ({min(rounds[name]):.4g} - {max(rounds[name]):.4g})"
+        scores = (f"{accuracy:.4f}", f"{loss:.4f}", f"{peak:.0f}")
+        print_row(name, runs[0]["version"], spread, f"{n_clients / middle:.1f}", faster, *scores)
 
 
 def main() -> None:
     """Measures, prints and writes."""
-    options = arguments()
+    options = read_options()
+    data = make_data(options)
+    results: dict[str, list[Result]] = {runner: [] for runner in options.runners}
     with tempfile.TemporaryDirectory() as folder:
-        work = make_work(options, folder)
-        import numpy as np
-
-        with np.load(work) as file:
-            counts = np.bincount(file["client"][file["split"] == 0])
-        results = measure(options, work)
-    print(
-        f"\nFedAvg, {options.model}, {len(counts)} clients with {counts.mean():.0f} training samples on average, batch "
-        f"size {options.batch_size}, {options.local_epochs} local epochs, learning rate {options.lr:g}, "
-        f"{options.threads} threads, {options.rounds - 1} rounds after one warm-up, {options.repeats} repeats\n"
+        work = Path(folder) / "work.npz"
+        write_work(data, work)
+        for _ in range(options.repeats):
+            for runner, runs in results.items():
+                if not any("error" in one for one in runs):  # one that has failed is not tried again
+                    runs.append(run(runner, work, options))
+    n = len(data.federation.splits["train"].index)
+    print_header(
+        f"FedAvg, {options.model}, {data.n_clients} clients with {n / data.n_clients:.0f} training samples on average, "
+        f"batch size {options.batch_size}, {options.local_epochs} local epochs, learning rate {options.lr:g}, "
+        f"{options.threads} threads, {options.rounds - 1} rounds after one warm-up, {options.repeats} repeats",
+        *("library", "version", "seconds a round (min - max)", "clients a second", "times faster than plain"),
+        *("test accuracy", "test loss", "peak memory, MB"),
     )
-    print(table(results, len(counts)))
-    where = machine(options.threads)
-    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()))
-    if options.json:
-        settings = {key: value for key, value in vars(options).items() if key in (*PASSED_ON, "repeats", "clients")}
-        settings |= {"clients": len(counts), "train_samples": int(counts.sum())}
-        options.json.write_text(
-            json.dumps({"settings": settings, "results": results, "environment": where}, indent=2) + "\n"
-        )
+    table(results, data.n_clients)
+    finish(options, torch.device("cpu"), clients=data.n_clients, train_samples=n, results=results)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def fedavg_round(model: nn.Module, clients: Sequence[Samples], lr: float, batch_
 
 def main() -> None:
     """Runs and prints the result."""
-    import work as common  # it hides the GPUs, which benchmarks/gpu_jobs.py needs
+    import work as common  # it hides the GPUs, which benchmarks/gpu_worker.py needs
 
     options = common.arguments(__doc__).parse_args()
     work, model = common.prepare(options)
