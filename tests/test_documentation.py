@@ -475,8 +475,6 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             return None  # a mention
         case ["python", script, *_] if script.startswith("benchmarks"):
             return check_options(words[1:])
-        case [script, *_] if script.startswith("benchmarks/") and script.endswith(".sh"):
-            return check_options(words)
         case ["python", script, *_] if script.startswith("examples/"):
             assert (ROOT / script).is_file()  # run below
             return None
