@@ -220,7 +220,8 @@ def _run_pytest(source: Path, tests: list[str], log: Path, stop_at_first: bool) 
     import pytest
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and looking for them takes a second
-    options = ["-o", "addopts=", "-m", "not slow", "-p", "no:cacheprovider", "-q", "--tb=short", "--rootdir", str(ROOT)]
+    kept = "" if all("::" in test for test in tests) else "not slow"  # a test that is named runs, though it be slow
+    options = ["-o", "addopts=", "-m", kept, "-p", "no:cacheprovider", "-q", "--tb=short", "--rootdir", str(ROOT)]
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         code = int(pytest.main([*options, *["-x"] * stop_at_first, "--basetemp", f"{folder}/pytest", *tests]))
     sys.stdout.flush()
