@@ -18,24 +18,6 @@ from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
 
 
-def test_csv_keeps_one_row_a_round_and_goes_on_after_a_resume(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    first = RoundCSVLogger(path)
-    for round_ in (1, 2, 3):
-        first.log_metrics({"loss": 1 / round_, "epoch": round_ - 1}, step=round_)
-    first.log_metrics({"val/accuracy": 0.5}, step=2)
-    first.finalize("success")
-    second = RoundCSVLogger(path)
-    second.log_metrics({"loss": 9.0}, step=3)  # resumed after round 2
-    second.log_metrics({"loss": 8.0}, step=4)
-    second.save()
-    table = pd.read_csv(path)
-    assert table.columns.tolist() == ["round", "loss", "val/accuracy"]
-    assert table["round"].tolist() == [1, 2, 3, 4]
-    assert table["loss"].tolist() == [1.0, 0.5, 9.0, 8.0]
-    assert table["val/accuracy"].notna().tolist() == [False, True, False, False]
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")

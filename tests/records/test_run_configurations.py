@@ -16,7 +16,6 @@ from fedem_lightning import UserError
 from fedem_lightning.records.configs import flatten, read_tree, read_yaml, resolved, with_data_dir
 from fedem_lightning.report.collect import read_config
 from fedem_lightning.run.resuming import differences, tree_of
-from fedem_lightning.run.tracker_contents import flat_config
 from fedem_lightning.serving.export_places import _settings
 from fedem_lightning.serving.retest import _config as config_of
 from helpers.commands import CONFIG_DIR
@@ -67,7 +66,7 @@ def all_that_is_said(tree: dict[str, Any], before: dict[str, Any], folder: Path)
     path.write_text(yaml.dump(tree, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
     said: list[Any] = [read_config(path), read_tree(path), _settings(folder), differences(read_yaml(path), before)]
     with suppress(GrammarParseError):  # which no command gets as far as
-        said.append(flat_config(OmegaConf.create(tree)))
+        said.append(flatten(resolved(tree)))
     try:
         said.append(config_of(folder))
     except UserError as error:

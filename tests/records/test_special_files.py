@@ -29,8 +29,7 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.resuming import continued, find_checkpoint, newest_checkpoint, read_own_config
 from fedem_lightning.run.run_folder import LOCK, check_kinds, finished_results, only_run_in
-from fedem_lightning.run.trackers import known_id
-from fedem_lightning.run.wandb_runs import files_of, last_step
+from fedem_lightning.run.trackers import _ids
 from fedem_lightning.serving.export_places import _earlier as earlier_exports
 from fedem_lightning.serving.export_places import _results, _settings
 from fedem_lightning.serving.model_files import load, load_clients
@@ -75,8 +74,7 @@ OF_A_RUN: dict[str, tuple[str, Reader]] = {  # the file that is something else, 
     "samples": ("test_samples.npz", lambda folder: read_run(folder).samples),
     "arrays": ("coefficients.npz", lambda folder: Run(folder, {}, {}).arrays("coefficients")),
     "mixture-weights": ("mixture_weights.npz", lambda folder: read_mixture_weights(folder / "mixture_weights.npz")),
-    "trackers": ("trackers.json", lambda folder: known_id(folder, "wandb")),
-    "wandb": ("wandb/offline-run-1-x/run-x.wandb", lambda folder: [last_step(path) for path in files_of(folder, "x")]),
+    "trackers": ("trackers.json", _ids),
     "newest": (ROUND, newest_checkpoint),
     "resume": (ROUND, lambda folder: find_checkpoint("auto", folder)),
     "ckpt-path": (ROUND, lambda folder: find_checkpoint(str(folder / ROUND), folder)),

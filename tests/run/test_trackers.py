@@ -1,11 +1,10 @@
-"""Runs in Weights & Biases, TensorBoard and MLflow, read back; and what they are called there."""
+"""Runs in Weights & Biases, TensorBoard and MLflow, read back; what they are called there; and sweeps."""
 
 import importlib.util
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,27 +15,15 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import MissingConfigException
 from hydra.utils import instantiate
 from mlflow import MlflowClient
-from pytorch_lightning.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import fedem_lightning
-from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm, UserError
-from fedem_lightning.run import mlflow_and_tensorboard, trackers, wandb_runs
-from fedem_lightning.run.constants import Constants
+from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
 from fedem_lightning.run.not_composed import not_composed
-from fedem_lightning.run.pictures import is_shown
-from fedem_lightning.run.tracker_contents import (
-    LONGEST_GROUP,
-    LONGEST_TAG,
-    best_round,
-    flat_config,
-    named_scores,
-    other_numbers,
-    tracked,
-)
-from fedem_lightning.run.wandb_runs import MOST_ROWS, _shown, files_of, records
+from fedem_lightning.run.trackers import LONGEST, Trackers, best_round, named_scores, other_numbers, run_names
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
+from helpers.wandb_files import WandbRun
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sqlalchemy.exc.SADeprecationWarning",  # in MLflow and Optuna
@@ -48,20 +35,22 @@ RUN = [
     "trainer.check_val_every_n_epoch=1",
     "callbacks.checkpoint.every_n_rounds=2",
     "dataset.unseen_fraction=0.25",
+    "logger=[wandb,tensorboard,mlflow]",
 ]
-RUN += ["logger=[wandb,tensorboard,mlflow]", "logger.wandb.log_model=true", "logger.mlflow.log_model=all"]
+CHARTS = ["val/accuracy", "test/loss", "pi/mean_0", "objective", "up_megabytes", "lr"]
+FIGURES = {"figures/accuracy_by_round", "figures/accuracy_over_clients", "figures/mixture_weights"}
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a key, a server or a run of the surroundings."""
     leave_surroundings(monkeypatch)
 
 
 def leave_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_API_KEY", "NETRC", "MLFLOW_TRACKING_URI", "WANDB_RUN_ID"):
+    """Without a key, a server or a run of the surroundings."""
+    for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "WANDB_RUN_ID", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+    for name, value in {"NETRC": "/dev/null", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
 
 
@@ -79,43 +68,6 @@ def fail_once_in(monkeypatch: pytest.MonkeyPatch, kind: type, round_: int) -> No
     monkeypatch.setattr(kind, "training_step", failing)
 
 
-class Read:
-    """Files of W&B: history, configuration and summary, over all files of a run."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.runs: list[Any] = []
-        self.history: list[dict[str, Any]] = []
-        self.config: dict[str, Any] = {}
-        self.summary: dict[str, Any] = {}
-        self.exits: list[int] = []
-        self.artefacts: list[str] = []
-        self.metrics: list[Any] = []
-        for path in paths:
-            for record in records(path):
-                self._add(record)
-
-    def _add(self, record: Any) -> None:
-        kind = record.WhichOneof("record_type")
-        if kind == "run":
-            self.runs.append(record.run)
-        elif kind == "history":
-            self.history.append(_items(record.history.item))
-        elif kind == "config":
-            self.config.update(_items(record.config.update))
-        elif kind == "summary":
-            self.summary.update(_items(record.summary.update))
-        elif kind == "exit":
-            self.exits.append(record.exit.exit_code)
-        elif kind == "artifact":
-            self.artefacts.append(record.artifact.type)
-        elif kind == "metric":
-            self.metrics.append(record.metric)
-
-
-def _items(items: Any) -> dict[str, Any]:
-    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run of 4 rounds that failed in the fourth, and continued after the second."""
@@ -127,7 +79,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         fail_once_in(patch, FedEM, 4)
         assert call(place, patch, *RUN, "run_dir=run") == 1
         assert "RuntimeError: the machine has failed" in (place / "run" / "error.txt").read_text()
-        (place / "first.csv").write_bytes((place / "run" / "metrics.csv").read_bytes())
         assert call(place, patch, *RUN, "run_dir=run", "ckpt_path=auto") == 0
         yield place / "run"
 
@@ -137,159 +88,84 @@ def curves(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / "metrics.csv")
 
 
-@pytest.fixture(scope="module")
-def sent(folder: Path) -> Read:
-    """What the W&B run holds."""
-    return Read(files_of(folder, json.loads((folder / "trackers.json").read_text())["wandb"]))
-
-
-SPLITS = ("train/", "val/", "test/")
-SCORES = ["val/accuracy", "test/loss", "pi/mean_0", "pi/entropy", "objective", "up_megabytes"]
-
-
-def values_of(curves: pd.DataFrame, name: str) -> tuple[list[int], Any]:
+def of_file(curves: pd.DataFrame, name: str) -> tuple[list[int], Any]:
     """The rounds that have a metric, and its values."""
     cells = curves[["round", name]].dropna()
     return cells["round"].tolist(), pytest.approx(cells[name].tolist())
 
 
-def test_wandb_continues_its_run_and_has_every_round_once(sent: Read, curves: pd.DataFrame, folder: Path) -> None:
-    assert len(list(folder.glob("wandb/offline-run-*"))) == len(sent.runs) == 2
-    assert sent.runs[0].run_id == sent.runs[1].run_id
+def test_wandb_continues_its_run_and_has_every_round_once(folder: Path, curves: pd.DataFrame) -> None:
+    sent = WandbRun(folder)
+    assert [run.run_id for run in sent.runs] == 2 * [json.loads((folder / "trackers.json").read_text())["wandb"]]
     assert sent.exits == [1, 0]
-    assert [row["round"] for row in sent.history] == [0, 1, 2, 3, 4]
-    for name in SCORES:
-        cells = [(row["round"], row[name]) for row in sent.history if name in row]
-        assert ([round_ for round_, _ in cells], [value for _, value in cells]) == values_of(curves, name)
-    assert not any("epoch" in row or "trainer/global_step" in row for row in sent.history)
-    assert {(m.name or m.glob_name, m.step_metric) for m in sent.metrics} == {("round", ""), ("*", "round")}
+    *rounds, results = sent.history
+    assert [row["trainer/global_step"] for row in rounds] == [0, 1, 2, 3, 4]
+    for name in CHARTS:
+        cells = [(row["trainer/global_step"], row[name]) for row in rounds if name in row]
+        assert ([round_ for round_, _ in cells], [value for _, value in cells]) == of_file(curves, name)
+    assert not results.keys() & {*curves}
 
 
-def test_wandb_has_the_flat_configuration_alone(sent: Read) -> None:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        expected = flat_config(compose("config", [*RUN, "run_dir=run", "ckpt_path=auto"]))
-    assert sent.config == expected
-    assert sent.config["algorithm.n_components"] == 3
-    assert sent.config["trainer.max_epochs"] == 4
-
-
-def test_wandb_names_the_run(sent: Read) -> None:
-    first = sent.runs[0]
+def test_wandb_has_names_settings_summary_figures_and_table(folder: Path, curves: pd.DataFrame) -> None:
+    sent = WandbRun(folder)
+    first, last, results = sent.runs[0], sent.history[-1], json.loads((folder / "results.json").read_text())
     assert first.display_name == f"{first.run_group}-s0"
-    assert re.fullmatch("fedem-synthetic-[0-9a-f]{6}", first.run_group)  # a digest of six keys
     assert list(first.tags) == ["fedem", "synthetic", "seed=0"]
-
-
-def test_wandb_has_the_results_tables_and_figures(sent: Read, curves: pd.DataFrame, folder: Path) -> None:
-    results = json.loads((folder / "results.json").read_text())
+    assert sent.config["algorithm.n_components"] == 3
+    assert sent.config["data_dir"] == '${oc.env:FEDEM_LIGHTNING_DATA,"~/.cache/fedem-lightning"}'
     best = int(curves["val/accuracy"].to_numpy().argmax())
     assert sent.summary["best/round"] == best  # row 0 is before the first round
     assert sent.summary["best/test/accuracy"] == pytest.approx(curves["test/accuracy"][best])
     assert sent.summary["test/accuracy"] == results["test"]["accuracy"]["weighted"]
     assert sent.summary["test_unseen/loss_worst"] == results["unseen"]["test"]["loss"]["worst"]
-    last = sent.history[-1]
-    assert {name for name in last if name.startswith("figures/") and name.endswith("_type")} == {
-        f"figures/{name}/_type" for name in ("accuracy_over_clients", "mixture_weights")
-    }
+    assert sent.summary["results/seconds/total"] == results["seconds"]["total"]
+    assert {name.rpartition("/")[0] for name in last if name.startswith("figures/")} == FIGURES
     clients = pd.read_parquet(folder / "clients.parquet")
     (path,) = folder.glob("wandb/offline-run-*/files/media/table/clients_*.table.json")
     table = json.loads(path.read_text())
     assert table["columns"] == clients.columns.tolist()
     assert [row[0] for row in table["data"]] == clients["id"].tolist()
-    assert "clients/nrows" not in sent.history[-2]
-    seen = clients[clients.population == "seen"]
-    bins = last["clients/test_accuracy/bins"]
-    assert sum(last["clients/test_accuracy/values"]) == len(seen)
-    assert (bins[0], bins[-1]) == pytest.approx((seen.test_accuracy.min(), seen.test_accuracy.max()))
-    assert sent.artefacts.count("model") == 1
 
 
-def test_no_chart_has_one_point_or_a_constant(sent: Read, folder: Path) -> None:
-    """Of a run with four evaluations: what is known once is in the summary, and so is test accuracy, by one name."""
-    history: dict[str, list[Any]] = {}
-    for row in sent.history:
-        for name, value in row.items():
-            history.setdefault(name, []).append(value)
-    once = {name for name, values in history.items() if len(values) < 4}
-    assert all(name.startswith("clients/") for name in once)  # the table, which is no chart
-    constant = {"rejected", "rejected_updates", "stragglers", "cohort", "lr"}
-    charts = {name: v for name, v in history.items() if not name.startswith(("clients/", "figures/", *SPLITS))}
-    assert not [name for name, values in charts.items() if len(set(values)) == 1]
-    assert constant <= sent.summary.keys() - history.keys()
-    assert {name for name in sent.summary if name.endswith("test/accuracy")} == {"test/accuracy", "best/test/accuracy"}
-    pictures = [row["figures/mixture_weights/path"] for row in sent.history[1:]]
-    assert len(set(pictures)) == 4
-    assert all((next(folder.glob("wandb/*/files")).parent.parent).glob(f"*/files/{path}") for path in pictures)
+def test_tensorboard_has_every_round_once_and_the_results(folder: Path, curves: pd.DataFrame) -> None:
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0, "images": 0})
     events.Reload()
-    for name in events.Tags()["scalars"]:
-        values = [event.value for event in events.Scalars(name)]
-        assert len(values) >= 4
-        assert name.startswith(SPLITS) or len(set(values)) > 1
-    assert not constant & {*events.Tags()["scalars"]}
-    for name in ("mixture_weights", "accuracy_over_clients"):
-        assert [event.step for event in events.Images(f"figures/{name}")] == [1, 2, 3, 4]
-    client = MlflowClient(f"sqlite:///{folder.parent}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("fedem-lightning").experiment_id])
-    assert run.data.metrics.keys() == {*events.Tags()["scalars"]}
-    assert not run.data.tags.keys() & run.data.metrics.keys()
-
-
-def test_tensorboard_has_every_round_once(folder: Path, curves: pd.DataFrame) -> None:
-    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0, "images": 0})
-    events.Reload()
-    for name in SCORES:
+    for name in CHARTS:
         found = events.Scalars(name)
-        assert ([event.step for event in found], [event.value for event in found]) == values_of(curves, name)
-    assert {"figures/accuracy_over_clients", "figures/mixture_weights"} == set(events.Tags()["images"])
-    assert events.Tags()["histograms"] == ["clients/test_accuracy"]
-    (text,) = events.Tensors("results/text_summary")
-    assert b"| best/val/accuracy | " in text.tensor_proto.string_val[0]
+        assert ([event.step for event in found], [event.value for event in found]) == of_file(curves, name)
+    assert set(events.Tags()["images"]) == FIGURES
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"algorithm.n_components" in content
-    assert b"test/accuracy" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
-    config = yaml.safe_load((folder / "tensorboard" / "hparams.yaml").read_text())
-    assert config["algorithm.n_components"] == 3
-    assert not any(isinstance(value, dict) for value in config.values())
+    results = json.loads((folder / "results.json").read_text())
+    (final,) = events.Scalars("final/test/accuracy")
+    assert final.value == pytest.approx(results["test"]["accuracy"]["weighted"])
+    assert yaml.safe_load((folder / "tensorboard" / "hparams.yaml").read_text())["algorithm.n_components"] == 3
 
 
-def test_mlflow_continues_its_run(folder: Path, curves: pd.DataFrame) -> None:
+def test_mlflow_continues_its_run_and_has_the_results(folder: Path, curves: pd.DataFrame) -> None:
     client = MlflowClient(f"sqlite:///{folder.parent}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("fedem-lightning").experiment_id])
     assert run.info.status == "FINISHED"
     assert run.info.run_id == json.loads((folder / "trackers.json").read_text())["mlflow"]
-    for name in SCORES:
+    for name in CHARTS:
         history = client.get_metric_history(run.info.run_id, name)
-        assert ([point.step for point in history], [point.value for point in history]) == values_of(curves, name)
-    assert float(run.data.tags["best/val/accuracy"]) == pytest.approx(curves["val/accuracy"].max(), rel=1e-5)
-    assert "test_unseen/accuracy" in run.data.tags
+        assert ([point.step for point in history], [point.value for point in history]) == of_file(curves, name)
+    assert run.data.metrics["best/val/accuracy"] == pytest.approx(curves["val/accuracy"].max())
     assert run.data.params["algorithm.n_components"] == "3"
-    assert run.data.params["ckpt_path"] == "None"
-    assert not any(name.startswith(("backbone/", "data/")) for name in run.data.params)
     assert run.data.tags["mlflow.runName"] == f"{run.data.tags['group']}-s0"
-    assert run.data.tags["algorithm"] == "fedem"
-    files = {
-        file.path for kind in (None, "figures", "checkpoints") for file in client.list_artifacts(run.info.run_id, kind)
-    }
-    assert {"results.json", "clients.parquet", "figures/accuracy_by_round.png"} <= files
-    assert {"checkpoints/round-000002.ckpt", "checkpoints/round-000004.ckpt"} <= files
-
-
-def test_rounds_computed_again_are_those_sent_first(folder: Path, curves: pd.DataFrame) -> None:
-    before = pd.read_csv(folder.parent / "first.csv")
-    assert before["round"].tolist() == [0, 1, 2, 3]
-    measured = ["seconds", "training_seconds"]
-    pd.testing.assert_frame_equal(before.drop(columns=measured), curves.iloc[:4].drop(columns=measured))
+    files = {file.path for kind in (None, "figures") for file in client.list_artifacts(run.info.run_id, kind)}
+    assert {"results.json", "clients.parquet", *(f"{name}.png" for name in FIGURES)} <= files
 
 
 def test_every_job_of_a_sweep_has_its_own_run_also_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail_once_in(monkeypatch, FedAvg, 1)
     sweep = ["algorithm=fedavg", "seed=3,4", "logger=wandb", "run_dir=sweep", "trainer.max_epochs=1"]
     assert call(tmp_path, monkeypatch, "-m", *TINY, *sweep) == 1
     assert wandb.run is None
-    found = [Read([path]) for path in sorted(tmp_path.glob("sweep/*/wandb/*run-*/*.wandb"))]
+    assert capsys.readouterr().out.count("W&B: no API key found, so this run is kept offline") == 2
+    found = [WandbRun(path) for path in sorted(tmp_path.glob("sweep/*seed=*"))]
     assert [run.exits for run in found] == [[1], [0]]
     (first,), (second,) = (run.runs for run in found)
     assert first.run_id != second.run_id
@@ -297,39 +173,27 @@ def test_every_job_of_a_sweep_has_its_own_run_also_after_a_failure(
     assert [first.display_name[-3:], second.display_name[-3:]] == ["-s3", "-s4"]
 
 
+@pytest.mark.slow
+def test_wandb_has_no_round_twice_after_kills(tmp_path: Path) -> None:
+    """Each kill may lose the round that was being sent."""
+    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
+    words = [*TINY, "logger=wandb", "trainer.max_epochs=30", "callbacks.checkpoint.every_n_rounds=4", "run_dir=run"]
+    csv = tmp_path / "run" / "metrics.csv"
+    for rows in (6, 15):
+        process = start(tmp_path, *words, "ckpt_path=auto", **variables)
+        while not csv.exists() or len(csv.read_text().splitlines()) < rows:
+            assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+    code, _, err = finish(start(tmp_path, *words, "ckpt_path=auto", **variables))
+    assert code == 0, err
+    *rounds, _ = WandbRun(tmp_path / "run").history
+    steps = [row["trainer/global_step"] for row in rounds]
+    assert steps == sorted({*steps})
+    assert len({*range(1, 31)} - {*steps}) <= 2
+
+
 # --- without a run ----------------------------------------------------------------------------------------------------
-
-
-class Recorder(CSVLogger):
-    """Stands for one of Lightning's loggers."""
-
-    def __init__(self, path: Path, has: int) -> None:
-        super().__init__(path)
-        self.has, self.rows = has, dict[int, Any]()
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        assert step not in self.rows
-        self.rows[int(step or 0)] = dict(metrics)
-
-
-class Tracker(trackers.RoundTracker, Recorder):  # type: ignore[misc]
-    def open(self, run: trackers.Tracked) -> int:
-        return self.has
-
-
-@pytest.mark.parametrize(("has", "expected"), [(0, [1, 2, 3, 4]), (1, [2, 3, 4]), (3, [4]), (4, [])])
-def test_a_tracker_gets_the_rounds_that_it_lacks(has: int, expected: list[int], tmp_path: Path) -> None:
-    """A run continues after round 2, whatever has become of what it has sent: a kill loses what was not written."""
-    pd.DataFrame({"round": [1, 2, 3], "lr": [0.1, 0.2, 9.0], "val/loss": [np.nan, 0.5, 9.0]}).to_csv(
-        tmp_path / "metrics.csv", index=False
-    )
-    tracker = Tracker(tmp_path, has)
-    trackers.begin([tracker], trackers.Tracked(tmp_path, "group", "name", {}, {}, resumed_rounds=2))
-    for round_ in (3, 4):
-        tracker.log_metrics({"lr": round_ / 10}, round_)
-    assert sorted(tracker.rows) == expected
-    assert tracker.rows.get(1, {}) == {}  # a learning rate that nothing has changed yet
-    assert tracker.rows.get(2, {"lr": 0.2, "val/loss": 0.5}) == {"lr": 0.2, "val/loss": 0.5}
 
 
 def composed(*overrides: str) -> Any:
@@ -337,47 +201,22 @@ def composed(*overrides: str) -> Any:
         return compose("config", list(overrides))
 
 
-def named(*overrides: str, **choices: str) -> trackers.Tracked:
-    chosen = {"algorithm": "fedem", "adaptation": "none", "dataset": "synthetic", **choices}
-    return tracked(Path("run"), composed(*overrides), chosen, list(overrides))
-
-
-DIGITS = {"dataset": "digits", "experiment": "digits"}
-
-
 def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> None:
-    one = named("+experiment=digits", "seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2", **DIGITS)
-    two = named("+experiment=digits", "seed=2", "engine=loop", "data_dir=b", **DIGITS)
-    assert one.group == two.group == "fedem-digits"
-    assert (one.name, two.name) == ("fedem-digits-s1", "fedem-digits-s2")
-    assert list(one.tags.items()) == [
-        ("experiment", "digits"),
-        ("algorithm", "fedem"),
-        ("dataset", "digits"),
-        ("seed", "1"),
-    ]
-    other = named("algorithm.n_components=2", "trainer.max_epochs=5")
-    assert re.fullmatch("fedem-synthetic-[0-9a-f]{6}", other.group)  # n_components is another key, too
-    assert named(algorithm="fedavg", adaptation="finetune").tags["algorithm"] == "fedavg+finetune"
-    assert named("trainer.max_epochs=5").group == "fedem-synthetic-max_epochs=5"
-    assert named("+experiment=table2", experiment="table2").group == "fedem-synthetic-table2"
+    digits = {"algorithm": "fedem", "dataset": "digits", "experiment": "digits"}
+    one, tags = run_names(digits, ["seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2"], 1)
+    assert one == run_names(digits, ["+experiment=digits", "seed=2", "engine=loop", "data_dir=b"], 2)[0]
+    assert one == "fedem-digits"
+    assert tags == {"experiment": "digits", "algorithm": "fedem", "dataset": "digits", "seed": "1"}
+    other = {"algorithm": "fedavg", "adaptation": "finetune", "dataset": "digits"}
+    changed = ["trainer.max_epochs=5", "algorithm.n_components=2"]
+    assert run_names(other, changed, 0)[0] == "fedavg+finetune-digits-max_epochs=5-n_components=2"
 
 
 def test_long_names_are_cut_and_stay_apart() -> None:
     choices = {"algorithm": "fedem", "dataset": 300 * "d"}
-    one, two = (tracked(Path("run"), composed(), choices, [f"+note={300 * 'a'}\n{end}"]) for end in "bc")
-    assert max(len(one.group), len(two.group)) <= LONGEST_GROUP
-    assert one.group != two.group
-    assert len(one.tags["dataset"]) == LONGEST_TAG
-
-
-def test_values_of_the_environment_stay_out_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDEM_LIGHTNING_DATA", "/home/me/private")
-    flat = flat_config(composed("+dataset.token=${oc.env:FEDEM_LIGHTNING_DATA}", "dataset=mnist", "backbone=cnn"))
-    assert flat["dataset.token"] == "${oc.env:FEDEM_LIGHTNING_DATA}"
-    assert "/home/me/private" not in str(flat)
-    assert flat["data_dir"] == '${oc.env:FEDEM_LIGHTNING_DATA,"~/.cache/fedem-lightning"}'
-    assert flat["algorithm.client_optimizer.lr"] == composed("dataset=mnist").default_lr
+    one, two = (run_names(choices, [f"+note={300 * 'a'}\n{end}"], 0) for end in "bc")
+    assert len(one[0]) == len(two[0]) == len(one[1]["dataset"]) == LONGEST
+    assert one[0] != two[0]
 
 
 def test_the_best_round_is_that_of_validation() -> None:
@@ -400,74 +239,51 @@ def test_results_have_the_names_of_the_metrics() -> None:
     sums = {"weighted": 0.5, "mean": 0.4, "worst": float("nan")}
     results = {
         **{"test": {"loss": sums}, "train": {}, "val": {}, "unseen": {"test": {"loss": {"weighted": 2.0}}}},
-        **{"rounds": 3, "data": {"a": "b", "c": True}, "seconds": {"total": 7.0}},
+        **{"data": {"a": "b", "c": True}, "seconds": {"total": 7.0}},
     }
     assert named_scores(results) == {"test/loss": 0.5, "test/loss_mean": 0.4, "test_unseen/loss": 2.0}
     assert other_numbers(results) == {"results/seconds/total": 7.0}
 
 
-def test_a_constant_becomes_a_chart_once_it_changes() -> None:
-    constants = Constants()
-    assert constants.divide({"round": 1, "lr": 0.1, "stragglers": 0, "up_megabytes": 3.0, "test/loss": 0.0}) == (
-        {"up_megabytes": 3.0, "test/loss": 0.0},
-        {"lr": 0.1, "stragglers": 0},
-    )
-    assert constants.divide({"round": 2, "lr": 0.1, "stragglers": 2}) == ({"stragglers": 2}, {})
-    assert constants.divide({"lr": 0.01, "stragglers": 0}) == ({"lr": 0.01, "stragglers": 0}, {})
-    assert constants.divide({"lr": 0.1}) == ({"lr": 0.1}, {})
-    assert constants.divide({"pi/mean_0": 1.0, "pi/entropy": 0.0}) == ({}, {})
-
-
-def test_pictures_have_a_limit() -> None:
-    assert [round_ for round_ in range(5, 1001, 5) if is_shown(round_, 1000, 5)] == [*range(10, 1001, 10)]
-    assert is_shown(7, None, 1)
-    assert is_shown(7, -1, None)
-    assert is_shown(999, 999, 2)
-
-
-def test_the_table_of_clients_has_a_limit() -> None:
-    clients = pd.DataFrame({"id": np.arange(3 * MOST_ROWS)})
-    shown = _shown(clients)["id"].tolist()
-    assert len(shown) == len(set(shown)) == MOST_ROWS
-    assert (shown[0], shown[-1]) == (0, 3 * MOST_ROWS - 1)
-    assert _shown(clients[:5]) is not None
-
-
-def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("logger", "package"), [("wandb", "wandb"), ("tensorboard", "tensorboard"), ("mlflow", "sqlalchemy")]
+)
+def test_a_missing_package_is_one_line(
+    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-
-
-@pytest.mark.parametrize(
-    ("extra", "package"),
-    [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("mlflow", "sqlalchemy")],
-)
-def test_a_missing_package_is_named(extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(package, monkeypatch)
-    with pytest.raises(UserError) as error:
-        getattr(mlflow_and_tensorboard, f"{extra}_logger")(tmp_path)
-    expected = f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"'
-    assert str(error.value) == expected
-
-
-def test_a_missing_package_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without("tensorboard", monkeypatch)
-    assert call(tmp_path, monkeypatch, *TINY, "logger=tensorboard", "run_dir=run") == 2
+    assert call(tmp_path, monkeypatch, *TINY, f"logger={logger}", "run_dir=run") == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: logger=tensorboard: tensorboard is not installed; pip install")
-    assert err.count("\n") == 1
+    assert err == f'error: logger={logger}: {package} is not installed; pip install "fedem-lightning[{logger}]"\n'
     assert not (tmp_path / "run").exists()
 
 
-def test_wrong_options_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^logger.wandb.log_model: expected true, false or all, got 'some'"):
-        wandb_runs.wandb_logger(tmp_path, log_model=cast(Any, "some"))
-    with pytest.raises(UserError, match=r"^logger.mlflow.log_model: expected true, false or all, got 3"):
-        mlflow_and_tensorboard.mlflow_logger(tmp_path, log_model=cast(Any, 3))
-    with pytest.raises(UserError, match=r"^logger.mlflow.tracking_uri: nowhere://"):
-        mlflow_and_tensorboard.mlflow_logger(tmp_path, "nowhere://here")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logger=mlflow", "logger.mlflow.tracking_uri=nowhere://here"], "logger.mlflow: "),
+        (["logger=wandb", "+logger.wandb.entitty=me"], "logger.wandb: "),
+        (["logger=wandb", "logger.wandb.mode=off"], "logger.wandb: "),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(tmp_path, monkeypatch, *TINY, *words, "run_dir=run") == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_a_logger_of_ones_own_gets_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["+logger.mine._target_=pytorch_lightning.loggers.CSVLogger", "+logger.mine.name=mine"]
+    assert call(tmp_path, monkeypatch, *TINY, *words, "run_dir=run", "trainer.max_epochs=2") == 0
+    found = pd.read_csv(tmp_path / "run" / "mine" / "version_0" / "metrics.csv")
+    assert found["step"].tolist() == pd.read_csv(tmp_path / "run" / "metrics.csv")["round"].tolist()
+    assert Trackers(composed(), tmp_path, {"algorithm": "fedem", "dataset": "synthetic"}, []).loggers == {}
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
@@ -520,23 +336,3 @@ def test_the_wandb_sweep_is_a_command_of_ours() -> None:
     assert config.algorithm.client_optimizer.lr == 0.001
     assert instantiate(config.algorithm.client_optimizer).lr == 0.001
     assert list(config.logger) == ["wandb"]
-
-
-@pytest.mark.slow
-def test_wandb_has_every_round_once_after_a_kill(tmp_path: Path) -> None:
-    """The process is killed without a warning; what W&B had not written yet is sent again."""
-    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
-    words = [*TINY, "logger=wandb", "trainer.max_epochs=30", "callbacks.checkpoint.every_n_rounds=4", "run_dir=run"]
-    csv = tmp_path / "run" / "metrics.csv"
-    for rows in (6, 15):
-        process = start(tmp_path, *words, "ckpt_path=auto", **variables)
-        while not csv.exists() or len(csv.read_text().splitlines()) < rows:
-            assert process.poll() is None, process.communicate()
-        process.kill()
-        process.communicate()
-    code, _, err = finish(start(tmp_path, *words, "ckpt_path=auto", **variables))
-    assert code == 0, err
-    files = files_of(tmp_path / "run", json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"])
-    history = Read(files).history
-    assert [row["round"] for row in history] == list(range(1, 31))
-    assert [row["lr"] for row in history] == pytest.approx(pd.read_csv(csv)["lr"].tolist())

@@ -9,7 +9,6 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
-from pytorch_lightning.loggers import Logger
 from torch import nn
 
 from fedem_lightning.aggregation import Aggregation, Mean
@@ -19,7 +18,6 @@ from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundP
 from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.records.recipes import remember
-from fedem_lightning.run import trackers
 from fedem_lightning.run.devices import pick_accelerator
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 
@@ -87,7 +85,7 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], **picked: Any) -> pl.Trainer:
-    """Builds Lightning's Trainer with the run's callbacks and loggers (always with metrics.csv).
+    """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv.
 
     Args:
         config: the composed configuration.
@@ -96,17 +94,12 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         picked: what was picked for this machine, such as devices and precision.
 
     """
-    loggers: list[Logger] = [RoundCSVLogger(folder / "metrics.csv")]
-    for options in (config.get("logger") or {}).values():
-        if options is not None:
-            loggers.append(instantiate(options, save_dir=str(folder)))
-    callbacks = [*callbacks, trackers.SendRounds()] if len(loggers) > 1 else callbacks
     trainer: pl.Trainer = instantiate(
         config.trainer,
         accelerator=pick_accelerator(config),
         **picked,
         callbacks=callbacks,
-        logger=loggers,
+        logger=RoundCSVLogger(folder / "metrics.csv"),
         plugins=[MappedCheckpoints()],
         default_root_dir=str(folder),
     )

@@ -11,7 +11,6 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
@@ -20,7 +19,6 @@ from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.run import trackers
 from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
 from fedem_lightning.run.devices import asked_processes, pick_devices, pick_precision, require_group
@@ -28,7 +26,7 @@ from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.run.job_folders import PACKAGE, resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
-from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.own_targets import own_backbone, own_client_optimizers
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import (
@@ -42,7 +40,7 @@ from fedem_lightning.run.resuming import (
 from fedem_lightning.run.run_folder import check_run_folder, finished_results, left_as_it_was, only_run_in
 from fedem_lightning.run.stopping import StopSignals
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
-from fedem_lightning.run.tracker_contents import outcome, tracked
+from fedem_lightning.run.trackers import Trackers
 from fedem_lightning.startup.process import decide, is_worker_rank
 
 
@@ -85,6 +83,7 @@ def run(
             return finished
         checkpoint = find_checkpoint(config.ckpt_path, folder)
         check_not_back(folder, checkpoint, config)
+        trackers = Trackers(config, folder, choices, overrides)
         pl.seed_everything(config.seed, verbose=False)
         data: FederatedDataModule = instantiate(config.dataset)
         model = build_model(config, data)
@@ -95,14 +94,13 @@ def run(
             check_checkpoint(checkpoint, model, data.federation)
             stop.resumed_rounds = rounds_of(checkpoint)
         title = config.algorithm.get("title")
-        callbacks = build_callbacks(config, folder)
+        callbacks = [*build_callbacks(config, folder), trackers]
         picked = {"devices": pick_devices(config, model, data), "precision": pick_precision(config, model)}
         trainer = build_trainer(config, folder, callbacks, **picked)
         require_group(trainer, size)
         clients = data.federation.clients()
         private = _planned_privacy(model, len(clients), config.trainer.max_epochs) if checkpoint is None else None
         stop.listen_for(trainer)
-        loggers = trainer.loggers[1:]  # beside metrics.csv
         names = _names(config, choices) | {"command": run_command(overrides, flags, module)}
         names["learning_rates"] = [rate._asdict() for rate in rates]
         results: dict[str, Any] = {}
@@ -117,13 +115,11 @@ def run(
                     say(f"planned {privacy_line(private, len(clients))}")
                 if checkpoint is not None:
                     say(f"resumed from round {stop.resumed_rounds}: {checkpoint}")
-            with _ended_together(trainer, loggers, stop, launched_before):
-                if trainer.is_global_zero:
-                    trackers.begin(loggers, tracked(folder, config, choices, overrides, stop.resumed_rounds))
+            with _ended_together(trainer, trackers, stop, launched_before):
                 _train_and_test(trainer, model, data, checkpoint, stop)
                 stop.others_may_end()
                 if trainer.is_global_zero:
-                    results = _report(folder, model, data, loggers, names, title)
+                    results = _report(folder, model, data, trackers, names, title)
         return results
 
 
@@ -156,15 +152,13 @@ def _begin_files(
     folder: Path, config: DictConfig, overrides: list[str], trainer: pl.Trainer, resumed_rounds: int
 ) -> None:
     """Prepares the files that grow with the rounds, and says by which configuration they do."""
-    for logger in trainer.loggers:
-        if isinstance(logger, RoundCSVLogger):
-            logger.begin(resumed_rounds)
+    rows_of(trainer).begin(resumed_rounds)
     save_config(folder, config, overrides, resumed_rounds)
 
 
 @contextmanager
 def _ended_together(
-    trainer: pl.Trainer, loggers: Sequence[Logger], stop: StopSignals, launched_before: tuple[dict[str, str], int]
+    trainer: pl.Trainer, trackers: Trackers, stop: StopSignals, launched_before: tuple[dict[str, str], int]
 ) -> Iterator[None]:
     """Closes the trackers and leaves the group of processes, however the run ends.
 
@@ -180,8 +174,7 @@ def _ended_together(
         if stop.at_once:
             sys.exit(1)  # the first process may not have heard of the stop
     finally:
-        if trainer.is_global_zero:
-            trackers.close(loggers, sys.exception())
+        trackers.close(sys.exception())
         leave_processes(launched_before)
 
 
@@ -218,12 +211,12 @@ def _report(
     folder: Path,
     model: FederatedAlgorithm,
     data: FederatedDataModule,
-    loggers: Sequence[Logger],
+    trackers: Trackers,
     names: dict[str, Any],
     title: str | None,
 ) -> dict[str, Any]:
     results, figures = write_run(folder, {**names, "continued": continued(folder)}, model, data.federation, title)
-    trackers.report(loggers, outcome(folder, results, model.clients, figures))
+    trackers.report(results, model.clients, figures)
     print_summary(results, method=title)
     say(f"results, figures and checkpoints: {folder}")
     print_result(results, title)

@@ -1,9 +1,8 @@
-"""metrics.csv, as a logger: rows are added at its end; the whole file is written again only if a column is new."""
+"""metrics.csv, a row a round, as one of Lightning's loggers: rows are added at its end, and a resumed run goes on."""
 
 import csv
 import io
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,11 @@ class RoundCSVLogger(Logger):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = Path(path)
+        self.rows: dict[int, dict[str, str]] = {}  # cells by round
+        self.newest_before = -1  # round of the newest row that `begin` has found, also if it has dropped it
         self._columns = ["round"]
-        self._rows: dict[int, str] = {}  # their text by round, in ascending order
-        self._end = -1  # bytes of the file; -1: it is to be written anew
-        self._unsaved: dict[int, dict[str, Any]] = {}  # cells by round
+        self._changed: set[int] = set()  # rounds whose rows the file does not have
+        self._newest, self._size = -1, -1  # round of the file's last row, and its bytes
         self._begun = False
         self._finished = 0  # rounds of finished trainings
 
@@ -59,68 +59,59 @@ class RoundCSVLogger(Logger):
 
         """
         columns, found = _read(self.path)
-        rows = [row for row in found if int(row[0]) <= rounds]
-        used = [i for i in range(len(columns)) if i == 0 or any(row[i] for row in rows)]
-        self._columns = [columns[i] for i in used]
-        self._rows = {int(row[0]): _text(row[i] for i in used) for row in rows}
-        self._begun, self._end = True, -1
-        if rows:
-            self._write_all()
+        self.newest_before = max(found, default=-1)
+        self.rows = {round_: cells for round_, cells in found.items() if round_ <= rounds}
+        self._columns = ["round", *(name for name in columns if any(name in cells for cells in self.rows.values()))]
+        self._changed, self._begun = set(self.rows), True
+        if self.rows:
+            self.write()
         else:
             with writing(self.path):
                 self.path.unlink(missing_ok=True)
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Adds metrics to the row of round `step`."""
-        before_the_first = step == 0 and "round" in metrics and not self._rows
+        before_the_first = step == 0 and "round" in metrics and not self.rows
         if step is None or (int(step) <= self._finished and not before_the_first):
             return
         if not self._begun:
             self.begin(int(step) - 1)
-        cells = {name: value for name, value in metrics.items() if name not in ("round", "epoch", "step")}
-        self._unsaved.setdefault(int(step), {}).update(cells)
+        cells = {name: str(value) for name, value in metrics.items() if name not in ("round", "epoch", "step")}
+        row = self.rows.setdefault(int(step), {})
+        if cells.items() - row.items():
+            row.update(cells)
+            self._changed.add(int(step))
 
     @rank_zero_only
-    def save(self) -> None:
-        """Adds new metrics to the file."""
-        while self._unsaved:
-            round_ = min(self._unsaved)
-            self._add(round_, self._unsaved[round_])
-            del self._unsaved[round_]
+    def write(self) -> None:
+        """Adds new rows to the file, which is written again if it has changed or lacks a column."""
+        if not self._changed:
+            return
+        new = dict.fromkeys(name for round_ in sorted(self._changed) for name in self.rows[round_])
+        columns = [*self._columns, *(name for name in new if name not in self._columns)]
+        size = self.path.stat().st_size if self.path.exists() else -1
+        adds = columns == self._columns and 0 < size == self._size and min(self._changed) > self._newest
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        if not adds:
+            table.writeheader()
+        table.writerows({"round": r, **self.rows[r]} for r in sorted(self._changed if adds else self.rows))
+        content = text.getvalue().encode()
+        if adds:
+            with writing(self.path), self.path.open("ab") as file:
+                file.write(content)
+        else:
+            write_atomically(self.path, content)
+        self._columns, self._newest = columns, max(self.rows)
+        self._size = self.path.stat().st_size
+        self._changed.clear()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Writes the remaining metrics; a later training continues after these rounds."""
-        self.save()
-        self._finished = next(reversed(self._rows), 0)
-
-    def _add(self, round_: int, cells: dict[str, Any]) -> None:
-        """Adds cells to a row, and writes the newest row, or everything if a column or an earlier row has changed."""
-        new = [name for name in cells if name not in self._columns]
-        earlier = round_ < next(reversed(self._rows), -1)
-        before = self._rows.get(round_)
-        known = [str(round_)] if before is None else next(csv.reader([before]))
-        row = dict(zip(self._columns, known, strict=False)) | cells
-        self._columns += new
-        text = self._rows[round_] = _text(row.get(name, "") for name in self._columns)
-        if new or earlier or self._end < 0 or not self.path.is_file() or self.path.stat().st_size != self._end:
-            others = ((r, other + "," * len(new)) for r, other in self._rows.items() if r != round_)
-            self._rows = dict(sorted([*others, (round_, text)]))
-            self._write_all()
-            return
-        start = self._end - (0 if before is None else len(_line(before)))
-        self._end = -1  # until all is written
-        with writing(self.path), self.path.open("r+b") as file:
-            file.seek(start)
-            file.write(_line(text))
-            file.truncate()
-        self._end = start + len(_line(text))
-
-    def _write_all(self) -> None:
-        content = b"".join(map(_line, [_text(self._columns), *self._rows.values()]))
-        write_atomically(self.path, content)
-        self._end = len(content)
+        """Writes the remaining rows; a later training continues after these rounds."""
+        self.write()
+        self._finished = max(self.rows, default=0)
 
 
 class SaveRow(pl.Callback):
@@ -130,53 +121,36 @@ class SaveRow(pl.Callback):
         """Lightning calls the callbacks that save checkpoints after this one. All processes compute the metrics."""
         metrics = convert_tensors_to_scalars(dict(trainer._logger_connector.metrics["log"]))
         step = metrics.pop("step", None)
-        for logger in trainer.loggers:
-            if isinstance(logger, RoundCSVLogger) and step is not None:
-                logger.log_metrics(metrics, int(step))
-                logger.save()
+        if step is not None:
+            rows = rows_of(trainer)
+            rows.log_metrics(metrics, int(step))
+            rows.write()
 
 
-def _text(cells: Iterable[Any]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="").writerow(cells)
-    return text.getvalue()
+def rows_of(trainer: pl.Trainer) -> RoundCSVLogger:
+    """The logger that writes metrics.csv."""
+    return next(logger for logger in trainer.loggers if isinstance(logger, RoundCSVLogger))
 
 
-def _line(row: str) -> bytes:
-    return f"{row}\n".encode()
-
-
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, without a last line that a kill has cut off."""
-    if not path.exists() or path.stat().st_size == 0:
-        return ["round"], []
-    advice = "put back what the run wrote, or move it away and go on without its rows"
+def _read(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
+    """Columns, and the cells that are not empty by round; without a last line that a kill has cut off."""
+    if not path.exists():
+        return [], {}
+    rows: dict[int, dict[str, str]] = {}
+    line, before = 1, -1
     try:
-        complete = regular(path).read_bytes().decode().rpartition("\n")[0]
-        lines = csv.reader(io.StringIO(complete, newline=""), strict=True)
-        columns, *rows = [*lines] or [["round"]]
-        _check(columns, rows, complete)
+        text = regular(path).read_bytes().decode().rpartition("\n")[0]
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        for row in table:
+            line += 1
+            cells = {name: cell for name, cell in row.items() if cell != ""}
+            round_, *_ = int(cells.pop("round")), *map(float, cells.values())  # a row of another length has None
+            if round_ <= before:
+                raise ValueError
+            rows[round_], before = cells, round_
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{path}: another program has changed it ({error}); {advice}") from error
-    return columns, rows
-
-
-def _check(columns: list[str], rows: list[list[str]], text: str) -> None:
-    """Raises ValueError if the run cannot have written this."""
-    if columns[0] != "round" or len(set(columns)) < len(columns):
-        raise ValueError("its first line is not a list of columns that begins with round")
-    if any(line.endswith("\r") for line in text.split("\n")):
-        raise ValueError("its lines end as on Windows")
-    before = -1
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(columns):
-            raise ValueError(f"row {number} has {len(row)} cells, the first line {len(columns)}")
-        try:
-            round_, *_ = int(row[0]), *(float(cell) for cell in row if cell)
-        except ValueError:
-            raise ValueError(f"row {number} has text among its numbers") from None
-        if round_ <= before:
-            raise ValueError(f"row {number} is of round {round_}, and follows round {before}")
-        before = round_
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        advice = "put back what the run wrote, or move it away and go on without its rows"
+        raise UserError(f"{path}: another program has changed it, see line {line}; {advice}") from error
+    return list(table.fieldnames or []), rows

@@ -53,7 +53,7 @@ def save_run(
     rounds = RoundCSVLogger(place / "metrics.csv")
     for round_, cells in model.curves.items():
         rounds.log_metrics(cells, round_)
-    rounds.save()
+    rounds.write()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
     names = _names(model, data) | ({} if dataset is None else {"dataset": dataset})

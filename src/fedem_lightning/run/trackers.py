@@ -1,189 +1,175 @@
-"""Experiment trackers: Lightning's loggers for Weights & Biases, TensorBoard and MLflow, one row a round."""
+"""Experiment trackers: Lightning's loggers, which get every round once and at the end the results."""
 
+import hashlib
 import importlib.util
 import json
-import time
+import math
+import os
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
-from pytorch_lightning.loggers import Logger
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from PIL import Image
+from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import Interrupted, UserError
+from fedem_lightning.errors import Interrupted, UserError, one_line
+from fedem_lightning.records.configs import flatten, resolved
 from fedem_lightning.records.files import regular, write_atomically
-from fedem_lightning.run.constants import Constants
-from fedem_lightning.run.pictures import Pictures, is_shown, pictures
+from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
+from fedem_lightning.run.metrics_file import rows_of
 
-LogModel = bool | Literal["all"]
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """A run as trackers know it."""
-
-    folder: Path
-    group: str  # runs that differ in their seed alone share it: fedem-femnist
-    name: str  # the group and the seed: fedem-femnist-s3
-    tags: dict[str, str]  # experiment, algorithm, dataset and seed, by these names
-    config: dict[str, Any]  # the resolved configuration with dotted keys
-    resumed_rounds: int = 0  # rounds of the checkpoint from which the run continues
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Results of a finished run."""
-
-    rounds: int
-    measure: str  # the one to show first, such as accuracy
-    scores: dict[str, float]  # after the last round, by the names of metrics.csv and of Trainer.test
-    best: dict[str, float]  # of the round with the best validation score: see `best_round`
-    numbers: dict[str, float]  # the other numbers of results.json, by paths such as results/seconds/total
-    clients: pd.DataFrame  # clients.parquet
-    figures: list[Path]
-    files: list[Path]  # results.json and clients.parquet
+_PACKAGES = {
+    "WandbLogger": ("wandb",),
+    "TensorBoardLogger": ("tensorboard",),
+    "MLFlowLogger": ("mlflow", "sqlalchemy"),
+}
+"""What Lightning's loggers import, by their class."""
+MOST_ROWS = 10_000
+"""Rows of the clients' table, as many as W&B shows."""
+LONGEST = 64
+"""Letters of a name; W&B refuses longer tags."""
+_NOT_NAMED = {"seed", "run_dir", "ckpt_path", "data_dir", "engine", "trainer", "logger", "callbacks", "hydra"}
+"""Keys that are no part of a run's name where the user has typed them, because nothing of the results depends on them
+or the name has them already."""
 
 
-class RoundTracker:
-    """Part of a tracker, before one of Lightning's loggers: it sends every round once, and no chart of a constant.
+class Trackers(pl.Callback):
+    """Sends a run to the loggers of its configuration: its settings, a row a round, and at the end the results.
 
-    Rounds that a resumed run computes again have the same scores to the bit, so the ones sent first stay.
+    The rows are those of metrics.csv. A resumed run continues the same run of each logger, whose id is in
+    trackers.json, after the newest row that the file had; a logger that the run did not have before gets all rows.
+    The first process alone sends.
+
+    Args:
+        config: the composed configuration.
+        folder: of the run.
+        choices: choices of the groups algorithm, adaptation, dataset and, if there is one, experiment, by name.
+        overrides: what the user typed.
+
+    Raises:
+        UserError: a package is missing, or a logger cannot be made.
+
     """
 
-    first_round = 0
-    log_model: bool | str = False
-    shows_pictures = True  # whether it is worth drawing for it
-    _checkpoint: tuple[Path | None, int] = (None, 0)  # the newest, and its rounds
-    _artefact_rounds = 0  # of the newest artefact
+    def __init__(self, config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: Sequence[str]) -> None:
+        super().__init__()
+        self.folder = folder
+        self.config = flatten(resolved(OmegaConf.to_container(config, resolve=False)))  # type: ignore[arg-type]
+        self.loggers: dict[str, Logger] = {}
+        self._ids, self._sent = _ids(folder), dict[str, int]()
+        self._make(config, *run_names(choices, overrides, config.seed))
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._constants = Constants()
-        self._newest: dict[str, int] = {}  # the round of each metric's and image's newest value
+    @rank_zero_only
+    def _make(self, config: DictConfig, group: str, tags: dict[str, str]) -> None:
+        for key, options in (config.get("logger") or {}).items():
+            if options is not None:
+                given: dict[str, Any] = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
+                self.loggers[str(key)] = self._made(str(key), given, group, tags)
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Sends metrics of round `step` that are no constants, unless the tracker has this round already."""
-        if step is None:
-            return
-        moving, known = self._constants.divide(metrics)
-        self._newest |= dict.fromkeys(moving, step)
-        if known:
-            self.note(known)
-        if step >= self.first_round:
-            self.send(moving, step)
+    def _made(self, key: str, given: dict[str, Any], group: str, tags: dict[str, str]) -> Logger:
+        kind, known = str(given.get("_target_")).rpartition(".")[2], self._ids.get(key)
+        for package in _PACKAGES.get(kind, ()):
+            if importlib.util.find_spec(package) is None:
+                raise UserError(f'logger={key}: {package} is not installed; pip install "fedem-lightning[{key}]"')
+        options: dict[str, Any] = {"save_dir": str(self.folder)}
+        name = f"{group}-s{tags['seed']}"
+        if kind == "WandbLogger":
+            options |= {"id": known or secrets.token_hex(4), "mode": _wandb_mode(given)}
+            if known is None:  # W&B remembers those of a run that it continues
+                listed = [f"seed={tag}" if of == "seed" else tag for of, tag in tags.items()]
+                options |= {"name": name, "group": group, "tags": listed}
+        if kind == "MLFlowLogger":
+            import mlflow
 
-    def send(self, metrics: Mapping[str, float], round_: int) -> None:
-        """Sends metrics of a round."""
-        super().log_metrics(metrics, round_)  # type: ignore[misc]
+            options |= {"run_id": known, "run_name": name, "tracking_uri": mlflow.get_tracking_uri()}
+            given["tags"] = {"group": group, **tags, **(given.get("tags") or {})}
+        try:
+            logger: Logger = instantiate(options | {name: value for name, value in given.items() if value is not None})
+        except Exception as error:
+            raise UserError(f"logger.{key}: {one_line(error.__cause__ or error)}") from error
+        if isinstance(logger, WandbLogger):
+            logger._wandb_init.pop("anonymous", None)  # Lightning's, of which W&B warns
+        return logger
 
-    def note(self, constants: Mapping[str, float]) -> None:
-        """Takes values that have not changed so far, each once; a tracker with a summary puts them there."""
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins each logger's run, or continues it, and notes its id."""
+        for key, logger in self.loggers.items():
+            self._sent[key] = rows_of(trainer).newest_before if key in self._ids else -1
+            try:
+                if key in self._ids and isinstance(logger, MLFlowLogger):  # it refuses other values of parameters
+                    logger.experiment.update_run(logger.run_id, status="RUNNING")
+                else:
+                    logger.log_hyperparams(self.config)
+                self._ids[key] = str(logger.version)
+            except Exception as error:  # no server, no such project, a wrong option
+                raise UserError(f"logger.{key}: {one_line(error)}") from error
+        if self.loggers:
+            write_atomically(self.folder / "trackers.json", (json.dumps(self._ids) + "\n").encode())
 
-    def show(self, found: Pictures, round_: int) -> None:
-        """Sends pictures of a round that the tracker does not have."""
-        self._newest |= {f"figures/{name}": round_ for name in found.figures}
-        self.send_pictures(found, round_)
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Sends the rows that a logger does not have."""
+        rows = rows_of(trainer).rows if self.loggers else {}
+        for key, logger in self.loggers.items():
+            newest = max(rows, default=-1)
+            for round_ in range(self._sent[key] + 1, newest + 1):
+                if cells := rows.get(round_):
+                    logger.log_metrics({name: float(cell) for name, cell in cells.items()}, round_)
+            self._sent[key] = max(newest, self._sent[key])
+            logger.save()
 
-    def send_pictures(self, found: Pictures, round_: int) -> None:
-        """Sends pictures of a round, where the tracker can."""
+    def report(self, results: Mapping[str, Any], clients: pd.DataFrame, figures: Sequence[Path]) -> None:
+        """Sends the summary, the figures and the clients' table of a finished run.
 
-    def unsent(self, outcome: Outcome) -> dict[str, float]:
-        """The scores after the last round that have a history, which lacks them: no evaluation came after it."""
-        rounds = {name: self._newest.get(name) for name in outcome.scores}
-        return {n: outcome.scores[n] for n, newest in rounds.items() if newest is not None and newest < outcome.rounds}
-
-    def new_figures(self, outcome: Outcome) -> dict[str, Path]:
-        """The figures to add at the end: without those of the last round, and without curves, which are charts."""
-        figures = {f"figures/{path.stem}": path for path in outcome.figures if not path.stem.endswith("_by_round")}
-        return {name: path for name, path in figures.items() if self._newest.get(name) != outcome.rounds}
-
-    def commit(self) -> None:
-        """Makes the newest round visible, if the tracker keeps it back until then."""
-
-    def open(self, run: Tracked) -> int:
-        """Begins the tracker's run, or continues the one that `run.folder` has begun.
-
-        Returns:
-            The newest round that the tracker has; -1: none.
+        Args:
+            results: content of results.json.
+            clients: the clients' table.
+            figures: files of the run's folder.
 
         """
-        raise NotImplementedError
-
-    def report(self, outcome: Outcome) -> None:
-        """Adds the results."""
-        raise NotImplementedError
-
-    def close(self, status: str) -> None:
-        """Ends the tracker's run: `status` is success, stopped or failed."""
-        raise NotImplementedError
-
-    def take(self, path: Path | None, rounds: int) -> None:
-        """Takes note of a new checkpoint, and makes an artefact of it if the user wants all."""
-        self._checkpoint = path, rounds
-        if self.log_model == "all":
-            self.add_last_checkpoint()
-
-    def add_last_checkpoint(self) -> None:
-        """Makes an artefact of the newest checkpoint, if the user wants it and it is not done."""
-        path, rounds = self._checkpoint
-        if self.log_model and path is not None and rounds != self._artefact_rounds:
-            self.add_artefact(path, rounds)
-            self._artefact_rounds = rounds
-
-    def add_artefact(self, path: Path, rounds: int) -> None:
-        """Makes an artefact of a checkpoint, where the tracker can."""
-
-
-class SendRounds(pl.Callback):
-    """Tells the trackers that a round has ended, shows them its pictures, and says which checkpoint is the newest."""
-
-    def on_validation_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Federation, *args: Any
-    ) -> None:
-        """Draws this evaluation's pictures; of more evaluations than `MOST_PICTURES` as many, at even distances."""
-        fitting = trainer.state.fn == "fit" and not trainer.sanity_checking and trainer.is_global_zero
-        round_ = trainer.current_epoch + 1
-        shown = [each for each in _trackers(trainer.loggers) if each.shows_pictures and round_ >= each.first_round]
-        if not (fitting and shown and isinstance(pl_module, FederatedAlgorithm)):
+        if not self.loggers:
             return
-        if is_shown(round_, trainer.max_epochs, trainer.check_val_every_n_epoch):
-            start = time.perf_counter()
-            found = pictures(pl_module, batch, round_)
-            for tracker in shown:
-                tracker.show(found, round_)
-            pl_module.statistics.leave_out(time.perf_counter() - start)
+        file = self.folder / "metrics.csv"
+        curves, rounds = pd.read_csv(file) if file.exists() else pd.DataFrame({"round": []}), results["rounds"]
+        scores = named_scores(results) | best_round(curves)
+        last = curves[curves["round"] == rounds].dropna(axis=1).columns
+        late = {name: value for name, value in scores.items() if name in curves and name not in last}
+        for logger in self.loggers.values():
+            if isinstance(logger, WandbLogger):
+                import wandb
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Commits the round before. The last one stays open: the results belong to its row."""
-        self.on_train_end(trainer, pl_module)
-        for tracker in _trackers(trainer.loggers):
-            tracker.commit()
+                shown = clients.iloc[:: max(1, math.ceil(len(clients) / MOST_ROWS))]
+                media: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
+                media["clients"] = wandb.Table(dataframe=shown)
+                logger.log_metrics(late | media, rounds)
+                logger.experiment.summary.update(scores | other_numbers(results))
+            elif isinstance(logger, MLFlowLogger):
+                logger.log_metrics({name: value for name, value in scores.items() if name not in last}, rounds)
+                for path in (self.folder / "results.json", self.folder / "clients.parquet", *figures):
+                    logger.experiment.log_artifact(logger.run_id, str(path), "figures" if path in figures else None)
+            elif isinstance(logger, TensorBoardLogger):
+                logger.log_metrics(late, rounds)
+                for path in figures:
+                    pixels = np.asarray(Image.open(path).convert("RGB"))
+                    logger.experiment.add_image(f"figures/{path.stem}", pixels, rounds, dataformats="HWC")
+                final = {f"final/{n}": value for n, value in scores.items() if n.startswith(("test", "best"))}
+                logger.log_hyperparams(self.config, final, rounds)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Hands the newest checkpoint over."""
-        for callback in trainer.checkpoint_callbacks if trainer.is_global_zero else ():
-            if isinstance(callback, RoundCheckpoint):
-                for tracker in _trackers(trainer.loggers):
-                    tracker.take(callback.saved, callback.saved_rounds)
+    def close(self, error: BaseException | None) -> None:
+        """Ends each logger's run; `error` is what ended this one, None: it has finished."""
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+        for logger in self.loggers.values():
+            logger.finalize("success" if error is None else "KILLED" if stopped else "failed")  # MLflow's word
+            if isinstance(logger, WandbLogger):
+                import wandb
 
-
-def _trackers(loggers: Sequence[Logger]) -> list[RoundTracker]:
-    return [logger for logger in loggers if isinstance(logger, RoundTracker)]
-
-
-def known_id(folder: Path, tracker: str) -> str | None:
-    """The id that the run in `folder` has in a tracker; None: it has none yet."""
-    return _ids(folder).get(tracker)
-
-
-def keep_id(folder: Path, tracker: str, id_: str) -> None:
-    """Notes the run's id in a tracker, in trackers.json."""
-    write_atomically(folder / "trackers.json", (json.dumps(_ids(folder) | {tracker: id_}) + "\n").encode())
+                wandb.finish(exit_code=0 if error is None else 1)
 
 
 def _ids(folder: Path) -> dict[str, str]:
@@ -194,48 +180,82 @@ def _ids(folder: Path) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def begin(loggers: Sequence[Logger], run: Tracked) -> None:
-    """Opens the run in every tracker, and sends it the rounds that it lacks; other loggers get the configuration."""
-    for logger in loggers:
-        if not isinstance(logger, RoundTracker):
-            logger.log_hyperparams(run.config)
-            continue
-        sent = logger.open(run)
-        logger.first_round = sent + 1
-        for row in _rows(run.folder / "metrics.csv", run.resumed_rounds):
-            logger.log_metrics({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
-        logger.first_round = max(sent, run.resumed_rounds or -1) + 1
+def _wandb_mode(options: Mapping[str, Any]) -> str:
+    """What the user wants; else online if there is an API key, so that W&B never asks for a login."""
+    import wandb
+
+    if mode := options.get("mode") or os.environ.get("WANDB_MODE"):
+        return str(mode)
+    if wandb.login(prompt=False, verify=False):
+        return "online"
+    print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
+    return "offline"
 
 
-def report(loggers: Sequence[Logger], outcome: Outcome) -> None:
-    """Adds the results of a finished run: scores, figures, the table of the clients, the last checkpoint."""
-    for tracker in _trackers(loggers):
-        tracker.report(outcome)
-        tracker.add_last_checkpoint()
+def run_names(choices: Mapping[str, str], overrides: Sequence[str], seed: int) -> tuple[str, dict[str, str]]:
+    """The group of a run, which those that differ in their seed alone share, such as fedem-femnist-lr=0.1; its tags."""
+    adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
+    algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
+    experiment = choices.get("experiment")
+    tags = {"experiment": experiment} if experiment else {}
+    tags |= {"algorithm": algorithm, "dataset": choices["dataset"], "seed": str(seed)}
+    parts = list(dict.fromkeys(filter(None, (algorithm, choices["dataset"], experiment))))
+    for key, _, value in (override.lstrip("+~").partition("=") for override in overrides):
+        if key == "trainer.max_epochs" or (key not in choices and key.partition(".")[0] not in _NOT_NAMED):
+            parts.append(f"{key.rpartition('.')[2]}={value}")
+    return _clipped("-".join(parts)), {name: _clipped(tag) for name, tag in tags.items()}
 
 
-def close(loggers: Sequence[Logger], error: BaseException | None) -> None:
-    """Ends the run in every tracker, so that the next run of a sweep starts its own.
+def _clipped(text: str) -> str:
+    """The text on one line; a digest keeps two long texts apart that begin alike."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 7]}-{hashlib.sha256(line.encode()).hexdigest()[:6]}"
+
+
+def best_round(curves: pd.DataFrame) -> dict[str, float]:
+    """Scores of the round with the best validation score, of equal ones the first.
 
     Args:
-        loggers: of the run.
-        error: what ended the run; None: it has finished.
+        curves: metrics.csv.
+
+    Returns:
+        best/round, best/val/MEASURE and best/test/MEASURE, the test score of that round; empty without an evaluation
+        of validation samples.
 
     """
-    stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-    for tracker in _trackers(loggers):
-        tracker.close("success" if error is None else "stopped" if stopped else "failed")
+    measure = headline(str(name).rpartition("/")[2] for name in curves)[0]
+    name = f"val/{measure}"
+    if name not in curves or curves[name].isna().all():
+        return {}
+    values = curves[name].to_numpy(dtype=float)
+    row = curves.iloc[int(np.nanargmax(values) if HIGHER_IS_BETTER[measure] else np.nanargmin(values))]
+    return {f"best/{key}": float(row[key]) for key in ("round", name, f"test/{measure}") if key in curves}
 
 
-def _rows(path: Path, rounds: int) -> list[dict[str, float]]:
-    """Numbers of the first rounds in metrics.csv, without empty cells."""
-    if rounds == 0 or not path.is_file():
-        return []
-    records = pd.read_csv(path).query("round <= @rounds").to_dict("records")
-    return [{str(name): value for name, value in row.items() if pd.notna(value)} for row in records]
+def named_scores(results: Mapping[str, Any]) -> dict[str, float]:
+    """The finite scores of results.json, by the names that metrics.csv and `Trainer.test` give them.
+
+    Returns:
+        test/accuracy (weighted by training samples), test/accuracy_mean, test/accuracy_worst, ...; test_unseen/... of
+        unseen and test_honest/... of honest clients.
+
+    """
+    populations = {"": results, "_unseen": results.get("unseen") or {}, "_honest": results.get("honest") or {}}
+    found = {
+        f"{split}{population}/{measure}" + ("" if kind == "weighted" else f"_{kind}"): value
+        for population, scores in populations.items()
+        for split in SPLITS
+        for measure, sums in (scores.get(split) or {}).items()
+        for kind, value in sums.items()
+    }
+    return {name: value for name, value in found.items() if _is_number(value)}
 
 
-def need(extra: str, package: str) -> None:
-    """Raises UserError if a package of this extra is not installed."""
-    if importlib.util.find_spec(package) is None:
-        raise UserError(f'logger={extra}: {package} is not installed; pip install "fedem-lightning[{extra}]"')
+def other_numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of results.json that are no scores, by paths such as results/seconds/total; no lists."""
+    flat = flatten({key: value for key, value in results.items() if key not in (*SPLITS, "unseen", "honest")})
+    return {f"results/{key.replace('.', '/')}": value for key, value in flat.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

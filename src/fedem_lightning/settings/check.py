@@ -80,6 +80,8 @@ def parameters(target: Callable[..., Any]) -> Parameters:
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
                 known.setdefault(name, AllowedValues(hints.get(name, Any), parameter.default))
         others = [name for name, parameter in found.items() if parameter.kind == parameter.VAR_KEYWORD]
+        if others and call.__module__.startswith("pytorch_lightning.loggers"):
+            return Parameters(known, open=True)  # they are options of W&B's and TensorBoard's own calls
         said = getattr(hints.get(others[0]), "__metadata__", ()) if others else ()
         groups: list[Any] = [group for group in said if dataclasses.is_dataclass(group)]
         for group in groups:
