@@ -203,13 +203,6 @@ def run_block(block: Found) -> None:
         x = rng.integers(256, size=(24, 32, 32, 3)).astype(np.uint8)
         names |= {name: getattr(fedem_lightning, name) for name in fedem_lightning.__all__}
         names["data"] = FederatedDataModule.from_arrays(x, client // 2, client)
-    if block.document == "docs/gallery.md" and "plot = " not in block.text:
-        names["plot"] = shown_plots()
-    if found := re.search(r"report.load\(\"([^\"]*)\"\)", block.text):
-        for name in ("fedem", "fedavg"):
-            runs.make_run(Path(found[1]) / name, 0.7, name)
-        if ".sweep(" in block.text:  # which needs a key that runs vary
-            runs.make_run(Path(found[1]) / "other", 0.6, "fedem", config={"algorithm.client_optimizer.lr": 0.3})
     exec(compile(without_network(block.text), str(block), "exec"), names)
 
 
@@ -223,13 +216,6 @@ def without_network(text: str) -> str:
     pytest.importorskip("datasets").Dataset.from_dict(words).save_to_disk("emotion")
     text = text.replace("sentence-transformers/all-MiniLM-L6-v2", "./encoder")
     return text.replace("dair-ai/emotion", "./emotion")
-
-
-def shown_plots() -> Any:
-    """What the gallery draws: a run of each method that it names."""
-    for name, pi in (("fedem", [[0.2, 0.8], [0.7, 0.3]]), ("local", None)):
-        runs.make_run(Path("runs") / name, 0.7, name, pi=pi)
-    return fedem_lightning.report.load("runs").plot
 
 
 @pytest.mark.parametrize("block", parameters(PYTHON))

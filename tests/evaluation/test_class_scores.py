@@ -12,8 +12,8 @@ from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
 from fedem_lightning import Digits, FedEM, FederatedDataModule, Local
 from fedem_lightning.evaluation.class_scores import by_class, majority
 from fedem_lightning.evaluation.sample_scores import TestRows
+from fedem_lightning.report.columns import all_columns, run_values
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.scores_table import final_scores, score_columns
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import run_small
@@ -127,9 +127,9 @@ def test_the_summary_and_the_report_say_it_where_it_matters(tmp_path: Path, caps
     assert "imbalanced classes: a client's majority class is right for" in said
     assert "AUROC" in said
     assert set(results["class_scores"]["sensitivity"]) == {"no", "yes"}
-    scores = final_scores(Run(tmp_path / "run", results, {}))
-    assert {"balanced_accuracy", "auroc", "worse_than_majority"} <= set(scores) & set(score_columns(percent=True))
+    scores = run_values(Run(tmp_path / "run", results, {}))
+    assert {"balanced_accuracy", "auroc", "worse_than_majority"} <= set(scores) & set(all_columns(percent=True))
     results["class_scores"]["imbalanced"] = False
-    assert "auroc" not in final_scores(Run(tmp_path / "run", results, {}))
+    assert "auroc" not in run_values(Run(tmp_path / "run", results, {}))
     print_summary(results)
     assert "AUROC" not in capsys.readouterr().out

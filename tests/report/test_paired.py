@@ -1,7 +1,6 @@
 """The same clients with two methods, against scipy client by client and tables made by hand."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.evaluation.mean_tests import mean_tests
-from fedem_lightning.report import Setting
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from helpers.report_runs import group_of, make_sampled_run
 
@@ -126,32 +124,3 @@ def test_damaged_samples_and_tables_are_as_good_as_none(tmp_path: Path) -> None:
     found = group_of(text).runs[0].scored
     assert found is not None
     assert np.isnan(found.score).all()
-
-
-def setting_of(folder: Path, methods: dict[str, list[list[np.ndarray]]], **options: bool) -> Setting:
-    """A setting with a row for each method, from the samples of each seed and client."""
-    groups = [
-        group_of(*(
-            make_sampled_run(folder / name / str(seed), clients, name, seed, **options)  # type: ignore[arg-type]
-            for seed, clients in enumerate(seeds)
-        ))
-        for name, seeds in methods.items()
-    ]  # fmt: skip
-    return Setting("synthetic", "linear", "synthetic", groups)
-
-
-@pytest.mark.slow
-def test_all_pairs_of_two_hundred_runs_take_seconds(tmp_path: Path) -> None:
-    def clients() -> list[np.ndarray]:
-        return [bools(100, 0.7) for _ in range(300)]
-
-    setting = setting_of(tmp_path, {f"m{i}": [clients() for _ in range(5)] for i in range(40)})
-    pairs = [(a, b) for i, a in enumerate(setting.groups) for b in setting.groups[:i]]
-    compare_clients(setting.groups[0], setting.groups[1])
-    start = time.perf_counter()
-    for a, b in pairs:
-        table = compare_clients(a, b)
-        assert table is not None
-        gains_and_losses(table)
-    print(f"{len(pairs)} pairs: {time.perf_counter() - start:.1f} s")
-    assert time.perf_counter() - start < 20  # about 7 on one core

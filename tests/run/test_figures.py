@@ -10,10 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.data.describe import draw_federation
-from fedem_lightning.report import drawing
-from fedem_lightning.report.drawing import STYLE as reports
 from fedem_lightning.run.client_maps import weights_figure
-from fedem_lightning.run.figure_style import HEIGHT, STYLE, WIDTH, drawn_text
+from fedem_lightning.run.figure_style import drawn_text
 from fedem_lightning.run.figures import draw_figures
 from helpers.federations import make_data
 from helpers.runs import make_run
@@ -81,13 +79,6 @@ def test_figures_have_the_methods_name_and_whole_numbers(
     heat = drawn["mixture_weights"].axes[0]
     assert ticks(heat.yaxis) == [0, 1, 2]
     assert all(t == round(t) for t in ticks(heat.xaxis) + ticks(drawn["accuracy_by_round"].axes[0].xaxis))
-
-
-def test_figures_of_a_run_look_like_those_of_reports() -> None:
-    assert {key: reports[key] for key in STYLE if not key.endswith("color")} == {
-        key: value for key, value in STYLE.items() if not key.endswith("color")
-    }
-    assert (WIDTH, HEIGHT) == (drawing.WIDTH, drawing.HEIGHT)
 
 
 def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[str, Figure]) -> None:

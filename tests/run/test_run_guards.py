@@ -1,4 +1,4 @@
-"""Details of runs, their results and reports that other tests would let slip."""
+"""Details of runs and their results that other tests would let slip."""
 
 import time
 from pathlib import Path
@@ -18,16 +18,12 @@ from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import write_atomically
-from fedem_lightning.report import find_runs, group_runs
-from fedem_lightning.report.cells import cell
-from fedem_lightning.report.equal_cost import budget
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.resuming import save_config
 from fedem_lightning.run.run_folder import check_run_folder
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer
-from helpers.runs import make_run
 
 # --- results of a run -------------------------------------------------------------------------------------------------
 
@@ -187,30 +183,6 @@ def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkey
             config = compose("config", [*small, *more, f"trainer.max_epochs={rounds}"])
             run(config, tmp_path / "run", choices, [])
     assert done == [0, 1, 2]
-
-
-# --- reports ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_cell_is_the_mean_over_seeds() -> None:
-    found = cell([0.0, 0.1, 0.8])
-    assert found is not None
-    assert found.value == pytest.approx(0.3)
-    assert found.std == pytest.approx(((0.09 + 0.04 + 0.25) / 2) ** 0.5)
-    assert found.n == 3
-
-
-def test_the_budget_is_that_of_the_largest_seed_of_the_cheapest_method(tmp_path: Path) -> None:
-    """Two clients: a run of 6 MB is one of 3 MB for each of them."""
-    for seed, megabytes in enumerate((4.0, 6.0, 5.0)):
-        make_run(tmp_path / f"avg{seed}", 0.68, seed=seed, megabytes=megabytes)
-        make_run(tmp_path / f"em{seed}", 0.75, "fedem", seed=seed, megabytes=3 * megabytes)
-    (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    found = budget(setting, "megabytes")
-    assert found is not None
-    limit, group = found
-    assert group.label == "fedavg"
-    assert limit == pytest.approx(3.0)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

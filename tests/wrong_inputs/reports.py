@@ -48,12 +48,12 @@ def cases() -> Iterator[Case]:
             (),
             ("missing",),
             ("out", "--table", "no_such"),
-            ("out", "--choose", "no.such.key"),
-            ("out", "--every", "abc"),
+            ("out", "--columns", "no_such"),
+            ("out", "--target", "abc"),
         ),
-        *(("out", "--compare", "a"), ("out", "--compare", "a", "b"), ("out", "--equal-time", "no_such"), ("--out",)),
+        *(("out", "--compare", "a"), ("out", "--compare", "a", "b"), ("--out",)),
         *(("out", "--what"), ("/dev/null",), ("out/results.json",), ("out", "--out", "out/results.json")),
-        *(("out", "--watch", "--every", "-1"), ("out", "--watch", "--every", "nan"), ("out", "--out", "/proc/x/y")),
+        *(("out", "--figures", "x"), ("out", "--out", "/proc/x/y")),
     ):
         yield Case(
             f"reports/arguments/{' '.join(words) or 'nothing'}",

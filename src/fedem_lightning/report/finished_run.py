@@ -1,6 +1,6 @@
 """A finished run, and the content of its files: results, rounds, clients, and scores of single test samples."""
 
-import zipfile
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,10 +87,8 @@ class Run:
     def metrics(self) -> pd.DataFrame | None:
         """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
         try:
-            table = pd.read_csv(regular(self.folder / "metrics.csv"))
-            for name in table.select_dtypes(exclude="number"):  # text among the numbers of a damaged file
-                table[name] = pd.to_numeric(table[name], errors="coerce")
-            return table
+            table: pd.DataFrame = pd.read_csv(regular(self.folder / "metrics.csv"))
+            return table.apply(pd.to_numeric, errors="coerce")  # text among the numbers of a damaged file
         except Exception:  # whatever pandas meets in a damaged file
             return None
 
@@ -132,21 +130,37 @@ class Run:
     @cached_property
     def samples(self) -> SavedSampleScores | None:
         """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
-        try:
-            found = self.arrays("test_samples")
-            n, values, measure = found["n"], found["values"], str(found["measure"])
-        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
+        found = self.arrays("test_samples")
+        if self.clients is None or not {"n", "values", "measure"} <= set(found):
             return None
+        n, values, measure = found["n"], found["values"], str(found["measure"])
         counts = n.ndim == 1 and np.issubdtype(n.dtype, np.integer) and (n >= 0).all()
         scores = values.ndim == 1 and (values.dtype == bool or np.issubdtype(values.dtype, np.floating))
-        if self.clients is None or not (counts and scores and (len(n), n.sum()) == (len(self.clients), len(values))):
+        if not (counts and scores and (len(n), n.sum()) == (len(self.clients), len(values))):
             return None
         return SavedSampleScores(self.clients["id"].to_numpy(), np.repeat(np.arange(len(n)), n), values, measure)
+
+    def weights(self, population: str = "seen") -> np.ndarray | None:
+        """Mixture weights after the last round of the seen or the unseen clients, float [T, M]; None without any."""
+        table = self.clients
+        names = [] if table is None else [str(name) for name in table if re.fullmatch(r"pi_\d+", str(name))]
+        if table is None or len(names) < 2:
+            return None
+        names.sort(key=lambda name: int(name[3:]))
+        pi = table.loc[table["population"] == population, names].to_numpy(dtype=float)
+        return pi if len(pi) else None
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the file NAME.npz, by name; empty if it is missing or unreadable."""
         try:
             with regular(self.folder / f"{name}.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
             return {}
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The names of its files beside results.json that are there but cannot be read."""
+        found = {"metrics.csv": self.metrics is not None, "clients.parquet": self.clients is not None}
+        found["test_samples.npz"] = self.samples is not None
+        return [name for name, is_read in found.items() if not is_read and (self.folder / name).exists()]

@@ -9,7 +9,6 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.mean_tests import mean_tests
-from fedem_lightning.report.cells import cell_text
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.significance import CHANCE_LEVEL, fisher, mcnemar
@@ -107,46 +106,31 @@ def gains_and_losses(table: pd.DataFrame) -> Shares:
     return Shares(better, worse, equal, gains, loses, CHANCE_LEVEL / 2, len(gain))
 
 
-def compared(
-    settings: Sequence[Setting], names: Sequence[str], asked_by: str = "--compare"
-) -> list[tuple[Setting, Group, Group]]:
-    """The two rows that `names` mean, for each setting that has both; messages begin with `asked_by`.
+def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
+    """The two rows that `names` mean, for each setting that has both.
 
     Raises:
         UserError: no row has such a name (the message has the nearest), a name means several rows of one table, or no
             table has both.
 
     """
-    found = [(s, _row(s, names[0], asked_by), _row(s, names[1], asked_by)) for s in settings]
+    found = [(setting, _row(setting, names[0]), _row(setting, names[1])) for setting in settings]
     groups = [group for setting in settings for group in setting.groups]
     known = [each for group in groups for each in (group.label, group.algorithm)]
     for name, rows in zip(names, ([a for _, a, _ in found], [b for _, _, b in found]), strict=True):
         nearest = difflib.get_close_matches(name, known, 1, cutoff=0)[0]
-        require(any(rows), f"{asked_by}: no row {one_line(name)!r}; the nearest is {nearest!r}")
+        require(any(rows), f"--compare: no row {one_line(name)!r}; the nearest is {nearest!r}")
     pairs = [(setting, a, b) for setting, a, b in found if a is not None and b is not None]
-    require(bool(pairs), f"{asked_by}: no table has both {one_line(names[0])!r} and {one_line(names[1])!r}")
+    require(bool(pairs), f"--compare: no table has both {one_line(names[0])!r} and {one_line(names[1])!r}")
     return pairs
 
 
-def _row(setting: Setting, name: str, asked_by: str) -> Group | None:
+def _row(setting: Setting, name: str) -> Group | None:
     for key in ("label", "algorithm", "name"):  # the last as on the page
         rows = [group for group in setting.groups if getattr(group, key) == name]
         labels = ", ".join(repr(group.label) for group in rows)
         what = f"means {len(rows)} rows of {setting.title}; expected one of {labels}"
-        require(len(rows) < 2, f"{asked_by}: {one_line(name)!r} {what}")
+        require(len(rows) < 2, f"--compare: {one_line(name)!r} {what}")
         if rows:
             return rows[0]
     return None
-
-
-def client_rows(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
-    """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
-    tables = []
-    for setting, a, b in pairs:
-        clients = compare_clients(a, b)
-        if clients is not None:
-            names = {"setting": setting.title, "row_a": a.label, "row_b": b.label}
-            clients["id"] = clients["id"].map(cell_text)
-            tables.append(clients.assign(**{key: cell_text(name) for key, name in names.items()}))
-    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-    return found[[*found.columns[-3:], *found.columns[:-3]]]

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedem_lightning.errors import one_line
@@ -14,8 +14,8 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import method_title
 
-ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
-ALGORITHMS += ["mocha", "fedem", "d_fedem"]
+_ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
+_ALGORITHMS += ["mocha", "fedem", "d_fedem"]
 _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
 """The order of FedEM's tables; other names follow alphabetically."""
 
@@ -25,7 +25,7 @@ BASELINES = ("local", "fedavg")
 _WITHOUT_EFFECT = {key.name for key in KEYS if key.effect != "result"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
 _OF_SETTING = {key.name for key in KEYS if key.of_setting}
-COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
+_COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 
 
@@ -37,39 +37,20 @@ class Group:
         algorithm: name of the algorithm.
         label: the name, and the values in which the group differs from others of the table.
         runs: one run for each seed.
-        shown: a name of the user's own for tables and figures; empty: the label.
+        values: the values in the label, by key of the configuration.
 
     """
 
     algorithm: str
     label: str
     runs: list[Run]
-    shown: str = ""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration that the runs share."""
-        return relevant(self.runs[0].config)
-
-    @property
-    def title(self) -> str:
-        """The algorithm for readers."""
-        own = self.runs[0].config.get("algorithm.title")
-        return one_line(method_title(self.algorithm, own))
+    values: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The user's name, or the label with the title in place of the algorithm's name."""
-        return self.shown or self.label.replace(self.algorithm, self.title, 1)
-
-    @property
-    def in_text(self) -> str:
-        """The name in tables of text: the user's, or the label, which commands take."""
-        return self.shown or self.label
-
-    def named(self, keys: Iterable[str]) -> str:
-        """The title, in brackets the values of some keys, e.g. those in which rows of the method differ."""
-        return _with_values(self.title, keys, self.config, self.config)
+        """The label with the algorithm's title for readers, e.g. FedEM."""
+        title = method_title(self.algorithm, self.runs[0].config.get("algorithm.title"))
+        return self.label.replace(self.algorithm, one_line(title), 1)
 
 
 @dataclass(frozen=True)
@@ -81,6 +62,7 @@ class Setting:
         backbone: name of the backbone.
         title: the data set, and the values in which the setting differs from others of the same data set.
         groups: groups in the order of the table.
+        values: the values in the title, by key of the configuration.
 
     """
 
@@ -88,6 +70,7 @@ class Setting:
     backbone: str
     title: str
     groups: list[Group]
+    values: dict[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Run]:
@@ -104,10 +87,17 @@ class Setting:
         """The unit of that score, for an axis."""
         return headline([self.measure[0]])[2]
 
+    @property
+    def sign(self) -> int:
+        """1 if higher scores are better, else -1."""
+        return self.groups[0].runs[0].sign
 
-def relevant(config: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a configuration that repetitions must share."""
-    return {k: v for k, v in config.items() if not {k, k.split(".")[0]} & _WITHOUT_EFFECT}
+    @property
+    def seeds(self) -> str:
+        """The number of seeds of the rows, in words."""
+        counts = sorted({len(group.runs) for group in self.groups})
+        several = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+        return "one seed" if counts == [1] else several
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
@@ -120,36 +110,47 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     tree: dict[tuple[str, str, str], dict[tuple[str, str], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         shared = _setting_part(run)
-        own = {k: v for k, v in relevant(run.config).items() if k not in shared}
-        key = (run.results["dataset"], run.results["backbone"], comparable(shared))
-        tree[key][run.algorithm, comparable(own)].append(run)
+        own = {k: v for k, v in _relevant(run).items() if k not in shared}
+        key = (run.results["dataset"], run.results["backbone"], _comparable(shared))
+        tree[key][run.algorithm, _comparable(own)].append(run)
     notes: list[str] = []
     kept = {key: [_one_a_seed(g, notes) for g in groups.values()] for key, groups in tree.items()}
-    examples = {key: groups[0][0] for key, groups in kept.items()}
-    settings = [
-        Setting(key[0], key[1], _setting_title(examples[key], list(examples.values())), _labelled(groups))
-        for key, groups in kept.items()
-    ]
+    examples = [groups[0][0] for groups in kept.values()]
+    settings = [_titled(groups[0][0], examples, _labelled(groups)) for groups in kept.values()]
     return sorted(settings, key=lambda s: (*_rank(s.dataset, _DATASETS), _natural(s.title))), notes
 
 
-def _natural(title: str) -> list[str | float]:
-    """A sorting key by which 30 comes before 100, and 0.25 before 0.5."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", title)  # text and numbers in turn
-    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
+def shorten(text: str, longest: int = 80) -> str:
+    """A text of at most `longest` letters; beginning and end are kept, because labels often differ at their end."""
+    text, end = one_line(text), longest // 3
+    return text if len(text) <= longest else f"{text[: longest - end - 3]}...{text[-end:]}"
 
 
-def comparable(config: dict[str, Any]) -> str:
+def as_typed(value: Any) -> str:
+    """A value of the configuration as a user would type it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _relevant(run: Run) -> dict[str, Any]:
+    """The parts of a configuration that repetitions must share."""
+    return {k: v for k, v in run.config.items() if not {k, k.split(".")[0]} & _WITHOUT_EFFECT}
+
+
+def _setting_part(run: Run) -> dict[str, Any]:
+    return {k: v for k, v in _relevant(run).items() if k.split(".")[0] in _OF_SETTING}
+
+
+def _comparable(config: dict[str, Any]) -> str:
     """A value for comparison: 1 and 1.0 are equal, and a key that a run lacks is null."""
     numbers = {k: float(v) for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
     given = {k: v for k, v in (config | numbers).items() if v is not None}
     return json.dumps(given, sort_keys=True, default=str)
 
 
-def _rank(name: str, order: list[str]) -> tuple[int, str]:
-    """A sorting key: names in `order` come first, then the others alphabetically."""
-    base = name.split("+")[0]
-    return (order.index(base) if base in order else len(order), name)
+def _differing_keys(configs: list[dict[str, Any]]) -> list[str]:
+    """The keys in which configurations differ, in their order of appearance."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if len({_comparable({key: c.get(key)}) for c in configs}) > 1]
 
 
 def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -168,33 +169,29 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups with labels, in the order of FedEM's tables."""
-    configs = [relevant(runs[0].config) for runs in groups]
-    usual = {key: _usual([c[key] for c in configs if key in c]) for key in COMMON_KEYS}
+    configs = [_relevant(runs[0]) for runs in groups]
+    usual = {key: _usual([c[key] for c in configs if key in c]) for key in _COMMON_KEYS}
     shown = []
     for runs, config in zip(groups, configs, strict=True):
         rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == runs[0].algorithm]
         keys = [key for key, value in usual.items() if key in config and config[key] != value]
-        shown.append(keys + [key for key in differing_keys(rivals) if key not in keys])
-    rivals_in_name = dict.fromkeys(key for keys in shown for key in keys)
+        shown.append(keys + [key for key in _differing_keys(rivals) if key not in keys])
+    in_labels = dict.fromkeys(key for keys in shown for key in keys)
     labelled = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
-        name = runs[0].algorithm
-        group = Group(name, one_line(_with_values(name, keys, config, rivals_in_name)), runs)
-        labelled.append((_rank(name, ALGORITHMS), [sortable(config.get(k)) for k in keys], group))
+        name, values = runs[0].algorithm, {key: config.get(key) for key in keys}
+        said = ", ".join(_said(key, value, in_labels) for key, value in values.items())
+        group = Group(name, one_line(f"{name} ({said})" if said else name), runs, values)
+        labelled.append((_rank(name, _ALGORITHMS), [_sortable(value) for value in values.values()], group))
     return [group for *_, group in sorted(labelled, key=lambda found: found[:2])]
 
 
-def _with_values(title: str, keys: Iterable[str], config: dict[str, Any], others: dict[str, Any]) -> str:
-    """A title, in brackets keys and their values; of a part with a target the part's name and the class."""
-    shown = []
-    for key in keys:
-        part, _, name = key.rpartition(".")
-        value = config.get(key)
-        if part and name == "_target_":
-            shown.append(f"{part}={'default' if value is None else str(value).rpartition('.')[2]}")
-        else:
-            shown.append(f"{short(key, others)}={as_typed(value)}")
-    return f"{title} ({', '.join(shown)})" if shown else title
+def _said(key: str, value: Any, others: Iterable[str]) -> str:
+    """A key and its value; of a part with a target the part's name and the class."""
+    part, _, name = key.rpartition(".")
+    if part and name == "_target_":
+        return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
+    return f"{short(key, others)}={as_typed(value)}"
 
 
 def _usual(values: list[Any]) -> Any:
@@ -203,33 +200,30 @@ def _usual(values: list[Any]) -> Any:
     return value if 2 * count > len(values) else None
 
 
-def differing_keys(configs: list[dict[str, Any]]) -> list[str]:
-    """The keys in which configurations differ, in their order of appearance."""
-    keys = dict.fromkeys(key for config in configs for key in config)
-    return [key for key in keys if len({comparable({key: c.get(key)}) for c in configs}) > 1]
+def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:
+    """The setting of a run, whose title has the values in which it differs from the settings of `rivals`."""
+    dataset, backbone, config = run.results["dataset"], run.results["backbone"], _setting_part(run)
+    rivals = [r for r in rivals if r.results["dataset"] == dataset]
+    details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
+    keys = _differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
+    details += [f"{short(key, config)}={as_typed(config.get(key))}" for key in keys]
+    title = one_line(", ".join([dataset, *details]))
+    return Setting(dataset, backbone, title, groups, {key: config.get(key) for key in keys})
 
 
-def as_typed(value: Any) -> str:
-    """A value of the configuration as a user would type it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _rank(name: str, order: list[str]) -> tuple[int, str]:
+    """A sorting key: names in `order` come first, then the others alphabetically."""
+    base = name.split("+")[0]
+    return (order.index(base) if base in order else len(order), name)
 
 
-def sortable(value: Any) -> tuple[int, float, str]:
+def _natural(title: str) -> list[str | float]:
+    """A sorting key by which 30 comes before 100, and 0.25 before 0.5."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", title)  # text and numbers in turn
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
     """A sorting key: numbers come first, then texts."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, float(value), "") if number else (1, 0.0, str(value))
-
-
-def _setting_title(run: Run, rivals: list[Run]) -> str:
-    """The data set's name, with the values in which the setting of `run` differs from the settings of `rivals`."""
-    rivals = [r for r in rivals if r.results["dataset"] == run.results["dataset"]]
-    backbone = run.results["backbone"]
-    details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
-    config = _setting_part(run)
-    keys = differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
-    details += [f"{short(key, config)}={as_typed(config.get(key))}" for key in keys]
-    return one_line(", ".join([run.results["dataset"], *details]))
-
-
-def _setting_part(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in relevant(run.config).items() if k.split(".")[0] in _OF_SETTING}

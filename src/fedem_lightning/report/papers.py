@@ -10,12 +10,11 @@ import math
 from collections.abc import Hashable
 from importlib.resources import files
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.report.cells import Cell
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import as_typed
 
@@ -25,6 +24,21 @@ _SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "ma
 
 _TEXTS = ("note", "when")
 COMPONENTS_TABLE = "fedem-appendix-j3"
+
+
+class Published(NamedTuple):
+    """A paper's number.
+
+    Args:
+        value: the number, in percent or nats.
+        std: its standard deviation; NaN if the paper has none.
+        source: paper and table, with a note in brackets.
+
+    """
+
+    value: float
+    std: float
+    source: str
 
 
 class Papers:
@@ -53,7 +67,7 @@ class Papers:
         """Names of the tables, as for --table."""
         return list(dict.fromkeys(self.numbers.name))
 
-    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Cell | None:
+    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Published | None:
         """The published number for a run, from the first of `tables` that has one, or from the requested table.
 
         A run with other clients or rounds than the paper's gets a number from a requested table alone.
@@ -63,12 +77,12 @@ class Papers:
                 rows = self._index.get((name, run.results["dataset"], algorithm, column), [])
                 for row in rows:
                     if _holds(row["when"], run) and (self.table or _same_size(row, run)):
-                        std = None if math.isnan(row["std"]) else row["std"]
-                        return Cell(row["value"], std, 0, _title(name), row["note"])
+                        note = f" ({row['note']})" if row["note"] else ""
+                        return Published(row["value"], row["std"], _title(name) + note)
         return None
 
 
-def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
+def tables_for(run: Run) -> tuple[str, ...]:
     """The tables to compare a run with, in order of preference, by client sampling and unseen clients."""
     if run.config.get("dataset.one_hot"):  # Appendix J.4 has no accuracies
         return ()
@@ -81,8 +95,7 @@ def tables_for(run: Run, equal_communication: bool = False) -> tuple[str, ...]:
         return (COMPONENTS_TABLE,) if sampled else ("fedem-table-3",)
     if sampled:
         return ("fedem-table-8",)
-    # Table 7 gives FedEM 1 / M of the others' rounds, which is the same number of messages
-    return ("fedem-table-7",) if equal_communication else ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")
+    return ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")  # Table 7 has 1 / M of the rounds for FedEM
 
 
 def _title(name: str) -> str:

@@ -62,14 +62,9 @@ def t_interval(differences: np.ndarray) -> tuple[float, float]:
     return float(differences.mean() - reach), float(differences.mean() + reach)
 
 
-def show_p(p: float) -> str:
-    """A p-value as text."""
-    return "-" if math.isnan(p) else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
-
-
 def said_p(p: float) -> str:
     """A p-value within a sentence."""
-    return f"p {show_p(p)}" if p < 1e-4 else f"p = {show_p(p)}"
+    return "no p" if math.isnan(p) else "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, str], list[str]]:

@@ -1,0 +1,293 @@
+"""`python -m fedem_lightning.report`: what it prints and writes, mistakes, folders that cannot be read, odd names."""
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedem_lightning.errors import one_line
+from fedem_lightning.report.command import print_sweep
+from fedem_lightning.report.groups import shorten
+from fedem_lightning.report.report_files import cell_text, latex_number, latex_text
+from helpers.commands import call
+from helpers.report_runs import make_sampled_run, report
+from helpers.runs import leave_undrawn, make_run
+
+
+def two_methods(folder: Path) -> Path:
+    for seed in (0, 1):
+        make_run(
+            folder / f"em{seed}", 0.7 + seed / 10, "fedem", seed, pi=[[1, 0], [0.5, 0.5]], n_clients=300, rounds=200
+        )
+        make_run(folder / f"avg{seed}", 0.6, "fedavg", seed, n_clients=300, rounds=200)
+    return folder
+
+
+def test_the_default_is_six_columns_a_page_a_table_and_four_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_methods(tmp_path / "runs")
+    out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["fedem"])
+    assert " ".join(row) == "fedem 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 2.0 ± 0.0 77.0 ± 7.07"
+    assert "more columns, by --columns NAME ...: seeds, rounds, pooled, worst" in out
+    figures = ("curves", "seeds", "clients", "mixture")
+    expected = {"report.html", "report.csv", "report.tex", *(f"{f}.{k}" for f in figures for k in ("pdf", "png"))}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == expected
+    assert (tmp_path / "out" / "curves.pdf").read_bytes().startswith(b"%PDF-")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert re.findall(r'src="([^"]{22})', page) == ["data:image/png;base64,"] * 4
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "fewer than 5 evaluations" in page.split('<aside class="warnings">')[1].split("</aside>")[0]
+    table = pd.read_csv(tmp_path / "out" / "report.csv").set_index("row")
+    assert table.loc["fedem", "weighted"] == pytest.approx(75)
+    assert table.loc["fedem", "weighted_std"] == pytest.approx(10 / 2**0.5)
+    assert [table.loc["fedem", key] for key in ("seeds", "paper_weighted", "entropy")] == pytest.approx(
+        [2, 74.7, np.log(2) / 2]
+    )
+    assert r"FedEM & 75.0 $\pm$ 7.07 & 74.7 & 65.0 $\pm$ 7.07 & 0.0133 &" in (tmp_path / "out/report.tex").read_text()
+
+
+def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two_methods(tmp_path / "runs")
+    chosen = ["--columns", "seeds", "difference_weighted", "--figures", "gains", "mixture_by_round"]
+    out, _, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out", *chosen)
+    assert code == 0
+    assert next(line.split() for line in out.splitlines() if line.split()[:1] == ["fedavg"]) == ["fedavg", "2", "-8.2"]
+    assert "no run has data for the figure mixture_by_round" in out
+    assert r"FedAvg & 2 & $-$8.2 \\" in (tmp_path / "out" / "report.tex").read_text()
+    assert {p.name for p in (tmp_path / "out").glob("*.png")} == {"gains.png"}
+    all_of_them = report(capsys, tmp_path / "runs", "--columns", "all")[0]
+    assert "more columns" not in all_of_them
+    assert "worse than fedavg beyond" not in all_of_them  # nothing fills that column: the clients' samples are unknown
+    assert next(line.split() for line in all_of_them.splitlines() if line.split()[:1] == ["fedavg"])[1:3] == [
+        "2",
+        "200",
+    ]
+
+
+def test_varied_values_have_columns_in_the_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for m in (2, 3):
+        make_run(tmp_path / str(m), 0.7 + m / 100, "fedem", config={"algorithm.n_components": m, "dataset.alpha": 0.5})
+    make_run(tmp_path / "other", 0.7, "fedem", config={"algorithm.n_components": 2, "dataset.alpha": None})
+    report(capsys, tmp_path, "--out", tmp_path / "out", "--figures", "seeds")
+    table = pd.read_csv(tmp_path / "out" / "report.csv")
+    assert table["algorithm.n_components"].dropna().tolist() == [2, 3]
+    assert table["dataset.alpha"].tolist() == pytest.approx([0.5, 0.5, math.nan], nan_ok=True)
+
+
+def test_two_rows_are_compared_client_by_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (0, 1):
+        for name, n_right in (("fedem", 60), ("fedavg", 50 - seed)):
+            samples = [np.arange(60) < n_right] * 8
+            make_sampled_run(tmp_path / f"{name}{seed}", samples, name, seed)
+    out, _, code = report(
+        capsys, tmp_path, "--compare", "FedEM", "fedavg", "--out", tmp_path / "out", "--figures", "gains"
+    )
+    assert code == 0
+    assert "clients: 100.0% better, 0.0% worse, 0.0% equal" in out
+    assert "beyond chance: 100.0% gain, 0.0% lose; by chance alone at most 2.5% each" in out
+    clients = pd.read_csv(tmp_path / "out" / "compare.csv")
+    assert clients.columns.tolist()[:5] == ["setting", "row_a", "row_b", "seed", "id"]
+    assert len(clients) == 16
+    np.testing.assert_allclose(clients["gain"], np.repeat([100 / 6, 110 / 6], 8))
+    np.testing.assert_allclose(clients["p"], np.repeat([2 * 0.5**10, 2 * 0.5**11], 8))  # ten samples, and eleven
+    assert "mean gain +17.5, 95 % interval +17.5 to +17.5, p = 0.0078 (8 clients, means over 2 seeds)" in out
+    assert f"t-test over 2 seeds: p = {stats.ttest_1samp([100 / 6, 110 / 6], 0).pvalue:.2g}\n" in out
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "curves.png").touch()  # an unknown file of the same name stops it, too
+    _, err, code = report(capsys, tmp_path / "run", "--out", tmp_path / "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "already holds curves.png; choose another folder, or add --force" in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["curves.png"]
+    assert report(capsys, tmp_path / "run", "--out", tmp_path / "out", "--force")[2] == 0
+    assert report(capsys, tmp_path / "run", "--out", tmp_path / "out")[:2] == (
+        "",
+        err.replace("curves.png", "report.html, report.csv, report.tex"),
+    )
+
+
+def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    run = make_run(tmp_path / "run")
+    wrong: dict[str, list[Any]] = {
+        "none: no such folder": [tmp_path / "none"],
+        "no run can be read: ": [tmp_path / "empty"],
+        "--table: there is no fedem-table-9; expected one of fedem-table-2, ": [run, "--table", "fedem-table-9"],
+        "--force: expected --out": [run, "--force"],
+        "--figures: expected --out": [run, "--figures", "seeds"],
+        "--figures: no figure 'seed'; expected some of curves, seeds, ": [
+            *(run, "--out", tmp_path / "new", "--figures", "seed")
+        ],
+        "--columns: no column 'weigthed'; expected some of seeds, rounds, weighted, ": [run, "--columns", "weigthed"],
+        "the following arguments are required: DIR": [],
+        "unrecognized arguments: --tabel": [run, "--tabel"],
+        "is no folder": [run, "--out", run / "results.json"],
+        "--target: expected a number, got nan": [run, "--target", "nan"],
+        "--compare: no row 'fedavgg'; the nearest is 'fedavg'": [run, "--compare", "fedavgg", "fedavg"],
+    }
+    for message, arguments in wrong.items():
+        out, err, code = report(capsys, *arguments)
+        assert (out, code, err.count("\n")) == ("", 2, 1), message
+        assert err.startswith("error: ")
+        assert message in err
+    assert not (tmp_path / "new").exists()
+
+
+def damaged(folder: Path, **part: Any) -> Path:
+    path = make_run(folder) / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | part))
+    return folder
+
+
+def test_folders_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "good", 0.7, "local")
+    (make_run(tmp_path / "unfinished") / "results.json").unlink()
+    (make_run(tmp_path / "torn") / "results.json").write_text('{"algorithm": "fed')
+    (make_run(tmp_path / "deep") / "results.json").write_text("[" * 100_000)
+    (make_run(tmp_path / "binary") / "results.json").write_bytes(b"\xff\xfe")
+    (make_run(tmp_path / "listed") / "results.json").write_text("[1]")
+    (make_run(tmp_path / "odd config") / ".hydra" / "config.yaml").write_text("a: [1")
+    (make_run(tmp_path / "copied") / ".hydra" / "config.yaml").unlink()  # as by cp *
+    (make_run(tmp_path / "cut", 0.7, "fedem") / "clients.parquet").write_bytes(b"PAR1")
+    damaged(tmp_path / "text for a score", test={"accuracy": {"weighted": "a"}})
+    damaged(tmp_path / "text for bytes", communication={"up_bytes": "1", "down_bytes": 1})
+    damaged(tmp_path / "without seconds", seconds=None)
+    damaged(tmp_path / "harmless", algorithm="fine", environment=[1], data=None, reference=3, val=[2], adaptation={})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "good" / "loop").symlink_to(tmp_path)
+    raw = os.fsencode(tmp_path) + b"/r\xe9sum"
+    os.rename(make_run(tmp_path / "encoded", 0.7, "encoded"), raw)
+    out, err, code = report(capsys, tmp_path, tmp_path / "empty", "--out", tmp_path / "report")
+    assert (code, err) == (0, "")
+    left_out = out.partition("left out:")[2]
+    reasons = {
+        "unfinished": "unfinished: no results.json; round 4",
+        "torn": "broken: results.json cannot be read (JSONDecodeError)",
+        "deep": "broken: results.json cannot be read (RecursionError)",
+        "binary": "broken: results.json cannot be read (UnicodeDecodeError)",
+        "listed": "broken: results.json has no keys",
+        "odd config": "broken: .hydra/config.yaml is unreadable",
+        "copied": "broken: .hydra/config.yaml is unreadable (FileNotFoundError)",
+        "cut": "clients.parquet cannot be read, so what needs it is missing",
+        "text for a score": "broken: its files lack or hold something unexpected (TypeError",
+        "text for bytes": "broken: its files lack or hold something unexpected (TypeError",
+        "without seconds": "broken: its files lack or hold something unexpected (AttributeError",
+        "empty": "no run in it or below",
+    }
+    for name, reason in reasons.items():
+        assert f"{tmp_path / name}: {reason}" in left_out, name
+        assert f"{name}: {reason}"[:40] in (tmp_path / "report" / "report.html").read_text()
+    print(left_out)
+    assert left_out.count(str(tmp_path)) == len(reasons) + 1  # and where the report is
+    assert set(pd.read_csv(tmp_path / "report" / "report.csv").row) == {"local", "fedem", "fine", "encoded"}
+
+
+def test_a_folder_that_cannot_be_opened_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "good")
+    make_run(tmp_path / "closed")
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:  # the tests may run as root, who may open everything
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    out, _, code = report(capsys, tmp_path)
+    assert (code, f"{tmp_path / 'closed'}: cannot be opened (Permission denied)" in out) == (0, True)
+    out, err, code = report(capsys, tmp_path / "closed")
+    assert (out, code) == ("", 2)
+    assert err == f"error: no run can be read: {tmp_path / 'closed'}: cannot be opened (Permission denied)\n"
+
+
+NAMES = {
+    "html": "<script>alert(1)</script>",
+    "latex": r"$\frac{$ & % _ ~ ^ # {",
+    "markup": "[bold red]a[/] *b* `c` | d\n# e\r\x1b[31mred\x07\u202eright",
+    "long": "x" * 300,
+    "formula": "=HYPERLINK(1)",
+}
+
+
+def test_names_are_text_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i, name in enumerate(NAMES.values()):
+        make_run(tmp_path / str(i), 0.7, name, config={"algorithm.note": name})
+        make_run(tmp_path / f"{i}b", 0.6, name, config={"algorithm.note": "b", "dataset.kind": name}, dataset=name)
+    out, err, code = report(capsys, tmp_path, "--out", tmp_path / "report")
+    assert (code, err) == (0, "")
+    texts = {name: (tmp_path / "report" / name).read_text() for name in ("report.html", "report.csv", "report.tex")}
+    for text in (out, *texts.values()):
+        assert not any(ord(c) < 32 and c != "\n" for c in text)
+        assert "\u202e" not in text
+    assert "[bold red]a[/] *b*" in out
+    assert "x" * 81 not in texts["report.tex"]
+    assert "x" * 300 in texts["report.csv"]
+    assert "<script" not in texts["report.html"]
+    assert "&lt;script&gt;alert(1)" in texts["report.html"]
+    assert r"\$\textbackslash{}frac\{\$ \& \% \_ \textasciitilde{} \textasciicircum{} \# \{" in texts["report.tex"]
+    cells = pd.read_csv(tmp_path / "report" / "report.csv", dtype=str, keep_default_na=False)
+    texts_of_cells = cells[["dataset", "setting", "algorithm", "row", "algorithm.note", "dataset.kind"]]
+    assert not texts_of_cells.apply(lambda column: column.str.match(r"[=+\-@]")).any().any()
+
+
+def test_letters_that_have_a_meaning() -> None:
+    assert one_line("a\nb\x00c\t d\ud800") == "a b c d?"
+    assert shorten("a" * 100 + "z" * 100, 10) == "aaaa...zzz"
+    assert latex_text("ü -1 ± 2") == r"ü -1 $\pm$ 2"
+    assert latex_text('"a"') == "''a''"  # LaTeX's first font encoding has no sign of its own
+    assert [latex_number(text) for text in ("-", "-1.5", "2 ± 1")] == ["--", "$-$1.5", r"2 $\pm$ 1"]
+    assert [cell_text(name) for name in ("=1", "+a", "-b", "@c", "d=1")] == ["'=1", "'+a", "'-b", "'@c", "d=1"]
+
+
+def test_a_sweep_ends_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_sweep(tmp_path / "without a job")
+    assert capsys.readouterr().out == ""
+    print_sweep(two_methods(tmp_path / "my sweep"))
+    out = capsys.readouterr().out
+    assert "FedEM is best" in out
+    command = out.splitlines()[-1].partition("python -m fedem_lightning.report ")[2]
+    assert shlex.split(command) == [str(tmp_path / "my sweep"), "--out", str(tmp_path / "my sweep" / "report")]
+
+
+def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
+    options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
+    with monkeypatch.context() as patched:  # the figures of the runs themselves are tested elsewhere
+        leave_undrawn(patched)
+        words = ["-m", "algorithm=fedem,local", "seed=0,1", "initialization=random", *options]
+        assert call(tmp_path, patched, *words) == 0
+    figures = ["curves", "seeds", "clients", "mixture", "mixture_by_round", "gains", "megabytes", "air_megabytes"]
+    figures += ["seconds", "time_reliable", "train", "val", "loss"]
+    command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report", "--figures", *figures]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    cells = pd.read_csv(tmp_path / "report" / "report.csv").set_index("row")
+    found = [json.loads(p.read_text()) for p in tmp_path.glob("sweep/*/results.json")]
+    for algorithm in ("fedem", "local"):
+        tests = [100 * r["test"]["accuracy"]["weighted"] for r in found if r["algorithm"] == algorithm]
+        assert cells.loc[algorithm, "weighted"] == pytest.approx(np.mean(tests))
+        assert cells.loc[algorithm, "weighted_std"] == pytest.approx(np.std(tests, ddof=1))
+        unseen = [100 * r["unseen"]["test"]["accuracy"]["weighted"] for r in found if r["algorithm"] == algorithm]
+        assert cells.loc[algorithm, "unseen"] == pytest.approx(np.mean(unseen))
+    # 3 models of 5 weights and a bias in float32, both ways, 3 rounds
+    assert cells["megabytes"].to_dict() == pytest.approx({"fedem": 3 * 3 * 24 * 2 / 1e6, "local": 0})
+    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == set(figures)

@@ -1,0 +1,120 @@
+"""What the report's figures show, point by point."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report.figures import figures_of
+from fedem_lightning.report.scores_table import Table, scores_table
+from helpers.report_runs import make_sampled_run
+from helpers.runs import make_run
+
+
+def tables_in(folder: Path) -> list[Table]:
+    return [scores_table(setting, Papers()) for setting in group_runs(find_runs([folder])[0])[0]]
+
+
+def figure(folder: Path, name: str) -> Any:
+    (drawn,), notes = figures_of(tables_in(folder), [name])
+    assert notes == []
+    assert drawn.png.startswith(b"\x89PNG")
+    return drawn.figure
+
+
+def lines_of(figure: Any) -> dict[str, np.ndarray]:
+    return {str(line.get_label()): np.array(line.get_data(), dtype=float) for line in figure.axes[0].lines}
+
+
+def test_curves_are_means_over_seeds_with_a_panel_for_each_setting(tmp_path: Path) -> None:
+    for seed, test in enumerate((0.7, 0.8)):
+        make_run(tmp_path / f"e{seed}", test, "fedem", seed)
+    make_run(tmp_path / "a", 0.6, "fedavg")
+    make_run(tmp_path / "other", 0.6, "fedavg", dataset="digits")
+    drawn = figure(tmp_path, "curves")
+    assert [axes.get_title() for axes in drawn.axes] == ["synthetic", "digits"]
+    lines = lines_of(drawn)
+    np.testing.assert_allclose(lines["FedEM"], [[2, 4], [65, 75]])  # 60 and 70, 70 and 80
+    np.testing.assert_allclose(lines["FedAvg"], [[2, 4], [50, 60]])
+    (band,) = drawn.axes[0].collections
+    assert np.ptp(band.get_paths()[0].vertices[:, 1]) == pytest.approx(20)  # from 60 to 80
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["FedAvg", "FedEM"]
+
+
+def test_a_method_that_sends_nothing_is_a_level_by_megabytes(tmp_path: Path) -> None:
+    make_run(tmp_path / "e", 0.7, "fedem", megabytes=4.0)
+    make_run(tmp_path / "l", 0.6, "local", megabytes=0.0)
+    lines = lines_of(figure(tmp_path, "megabytes"))
+    np.testing.assert_allclose(lines["FedEM"], [[1, 2], [60, 70]])  # 4 MB of two clients after four rounds
+    assert lines["Local, 0 MB"][1].tolist() == [60, 60]
+
+
+def test_curves_by_simulated_time_are_drawn_where_it_is_known(tmp_path: Path) -> None:
+    make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
+    make_run(tmp_path / "em", 0.75, "fedem")
+    lines = lines_of(figure(tmp_path, "time_wireless"))
+    assert list(lines) == ["FedAvg"]
+    np.testing.assert_allclose(lines["FedAvg"], [[20, 40], [58, 68]])
+
+
+def test_every_seed_is_a_point_and_the_best_method_is_on_top(tmp_path: Path) -> None:
+    scores = {"fedem": [0.80, 0.82], "apfl": [0.79, 0.80], "fedavg": [0.70, 0.71], "ditto": [0.9, float("nan")]}
+    for name, values in scores.items():
+        for seed, value in enumerate(values):
+            make_run(tmp_path / f"{name}{seed}", value, name, seed)
+    (axes,) = figure(tmp_path, "seeds").axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["FedAvg", "APFL", "FedEM"]
+    means = [np.asarray(line.get_xdata())[0] for line in axes.lines if line.get_marker() == "|"]
+    assert means == pytest.approx([70.5, 79.5, 81.0])
+    assert axes.lines[-1].get_xdata() == pytest.approx(list(stats.ttest_1samp([80, 82], 0).confidence_interval(0.95)))
+    np.testing.assert_allclose(axes.lines[-3].get_xdata(), [80, 82])
+
+
+def test_clients_stand_from_the_lowest_score_to_the_highest(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", 0.6, "fedavg") / "clients.parquet"
+    table = {"id": list("abcdx"), "population": ["seen"] * 4 + ["unseen"], "test_accuracy": [0.4, 0.1, 0.3, 0.2, 0.9]}
+    pd.DataFrame(table).to_parquet(path)
+    percentiles, scores = lines_of(figure(tmp_path, "clients"))["FedAvg"]
+    assert percentiles.tolist() == list(range(1, 101))
+    np.testing.assert_allclose(scores[[0, 24, 25, 49, 50, 99]], [10, 10, 20, 20, 30, 40])
+
+
+def test_clients_of_two_methods_are_points(tmp_path: Path) -> None:
+    make_sampled_run(tmp_path / "a", [[True, True, False, False], [True] * 4], "fedem")
+    make_sampled_run(tmp_path / "b", [[True, False, False, False], [True] * 4], "local")
+    (axes,) = figure(tmp_path, "gains").axes
+    np.testing.assert_allclose(axes.collections[0].get_offsets(), [[25, 50], [100, 100]])
+    assert axes.get_ylabel() == "FedEM, test accuracy, %"
+    assert axes.get_xlabel() == "Local, test accuracy, %"
+
+
+def test_weights_are_sorted_by_true_group_and_largest_component(tmp_path: Path) -> None:
+    path = make_run(tmp_path, 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
+    table = pd.DataFrame({"id": list("abcd"), "population": ["seen"] * 3 + ["unseen"], "true_group": [1, 0, 0, 0]})
+    table[["pi_0", "pi_1"]] = [[0.6, 0.4], [0.2, 0.8], [0.9, 0.1], [0.5, 0.5]]
+    table.assign(test_accuracy=0.5).to_parquet(path)
+    axes = figure(tmp_path, "mixture").axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.9, 0.2, 0.6], [0.1, 0.8, 0.4]])
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1"]
+    np.testing.assert_allclose(axes.get_xticks(), [0.5, 2])
+
+
+def test_mean_weights_and_entropy_by_round(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, 0.7, "fedem")
+    mean = np.array([[0.5, 0.5], [0.9, 0.1]])
+    np.savez(folder / "mixture_weights.npz", round=[1, 2], mean=mean, entropy=np.log([2, 1.5]))
+    lines = lines_of(figure(tmp_path, "mixture_by_round"))
+    np.testing.assert_allclose(lines["component 0"], [[1, 2], [0.5, 0.9]])
+    np.testing.assert_allclose(lines["entropy / ln M"], [[1, 2], [1, float(np.log2(1.5))]])
+
+
+def test_a_figure_that_fails_costs_no_other(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "mixture_weights.npz"
+    np.savez(path, mean=np.zeros((2, 2)), round=[1, 2])  # without the entropy
+    drawn, notes = figures_of(tables_in(tmp_path), ["mixture_by_round", "seeds"])
+    assert [each.name for each in drawn] == ["seeds"]
+    assert notes == ["the figure mixture_by_round could not be drawn (KeyError: 'entropy')"]

@@ -1,0 +1,324 @@
+"""The table of scores, by hand: means over seeds, groups, the papers' numbers, mixtures, known minima, warnings."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report.scores_table import Table, scores_table
+from helpers.runs import make_run, sums
+
+PAPER: dict[str, Any] = {"n_clients": 300, "rounds": 200}
+"""The clients and rounds of FedEM's synthetic runs."""
+UNSEEN = {"train": {"accuracy": sums(0.8)}, "test": {"accuracy": sums(0.72)}}
+
+
+def tables_in(folder: Path, paper: str | None = None) -> list[Table]:
+    return [scores_table(setting, Papers(paper)) for setting in group_runs(find_runs([folder])[0])[0]]
+
+
+def table_in(folder: Path, paper: str | None = None) -> Table:
+    (table,) = tables_in(folder, paper)
+    return table
+
+
+def value(table: Table, row: str, column: str) -> float:
+    return table.mean.get(column, {}).get(row, math.nan)
+
+
+def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Path) -> None:
+    for seed, test in enumerate((0.68, 0.69, 0.70)):
+        config = {"trainer.devices": seed + 1}
+        make_run(tmp_path / "sweep" / str(seed), test, seed=seed, config=config, megabytes=600.0, **PAPER)
+    make_run(tmp_path / "deep" / "er" / "one", 0.75, "fedem", megabytes=600.0, **PAPER)
+    table = table_in(tmp_path)
+    fedavg, fedem = table.setting.groups
+    # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 600 MB for each client
+    keys: tuple[str, ...] = (
+        "seeds",
+        "rounds",
+        "weighted",
+        "pooled",
+        "mean",
+        "bottom_decile",
+        "worst",
+        "paper_weighted",
+    )
+    keys += ("difference_weighted", "paper_bottom_decile", "train", "megabytes", "seconds")
+    expected = "3 200 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 49.0 ± 1.00 68.2 +0.8 58.9 90.0 ± 0.00 2 0.5"
+    assert " ".join(table.text(fedavg, key) for key in keys) == expected
+    assert (
+        " ".join(table.text(fedem, key) for key in keys) == "1 200 75.0 76.0 77.0 65.0 55.0 74.7 +0.3 66.7 90.0 2 0.5"
+    )
+    assert "paper: FedEM, table 2, beside fedavg, fedem" in table.notes
+    assert "unseen" not in table.columns  # nothing fills it
+    assert table.shown() == ["weighted", "paper_weighted", "bottom_decile", "megabytes", "target_rounds", "mean"]
+
+
+def test_scores_that_are_not_finite_are_not_averaged_away(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 0.5, dataset="npz", measure="mse")
+    make_run(tmp_path / "b", None, dataset="npz", measure="mse", seed=1)
+    make_run(tmp_path / "c", 0.4, "fedem", dataset="npz", measure="mse")
+    table = table_in(tmp_path)
+    assert table.text(table.setting.groups[0], "weighted") == "-"
+    assert table.text(table.setting.groups[1], "weighted") == "0.4"
+
+
+def test_of_two_runs_with_one_seed_the_newest_counts(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 0.7, environment={"date": "2025-02-01"}, federation_digest="d")
+    make_run(tmp_path / "b", 0.6, environment={"date": "2025-01-01"}, federation_digest="d")
+    settings, (note,) = group_runs(find_runs([tmp_path])[0])
+    assert settings[0].runs[0].folder == tmp_path / "a"
+    assert note == f"{tmp_path / 'b'}: left out, {tmp_path / 'a'} repeats fedavg, seed 0, and is newer"
+    make_run(tmp_path / "c", 0.6, environment={"date": "2025-03-01"}, federation_digest="e")
+    assert group_runs(find_runs([tmp_path])[0])[1][-1].endswith("although its data differ (federation_digest)")
+
+
+def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path) -> None:
+    for lr in (0.01, 1.0):
+        make_run(tmp_path / f"lr{lr}", algorithm="fedem", config={"algorithm.client_optimizer.lr": lr})
+    make_run(tmp_path / "z", algorithm="zeta")
+    make_run(tmp_path / "local", algorithm="local")
+    make_run(tmp_path / "sampled", config={"algorithm.participation": 0.2, "dataset.alpha": 0.1})
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    assert [s.title for s in settings] == ["synthetic, alpha=0.1", "synthetic, alpha=null"]
+    assert [g.label for g in settings[1].groups] == ["local", "fedem (lr=0.01)", "fedem (lr=1.0)", "zeta"]
+    assert settings[1].groups[1].name == "FedEM (lr=0.01)"
+    assert settings[1].groups[1].values == {"algorithm.client_optimizer.lr": 0.01}
+
+
+def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for size in (0.5, 0.25, 100, 30):
+        make_run(tmp_path / str(size), config={"dataset.alpha": size})
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    assert [s.title for s in settings] == [f"synthetic, alpha={size}" for size in (0.25, 0.5, 30, 100)]
+
+
+def test_participation_is_shown_wherever_methods_differ_in_it(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", seed=1, config={"algorithm.participation": 1, "adaptation": None})  # the same as above
+    make_run(tmp_path / "two", algorithm="fedem", config={"algorithm.participation": 2})  # clients, that is all of them
+    make_run(tmp_path / "c", algorithm="local", config={"algorithm.participation": 0.5})
+    (setting,), _ = group_runs(find_runs([tmp_path])[0])
+    labels = ["local (participation=0.5)", "fedavg (participation=1.0)", "fedem (participation=2)"]
+    assert [g.label for g in setting.groups] == labels
+    assert [run.participation for g in setting.groups for run in g.runs] == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_every_papers_number_is_there() -> None:
+    numbers = Papers().numbers
+    sizes = numbers.groupby("name").size().to_dict()
+    assert sizes.pop("user-centric-table-1") == 5 + 6 + 6
+    assert sizes == {
+        **{f"fedem-table-{i}": n for i, n in ((2, 6 * 7 * 2), (3, 6 * 3 * 2), (6, 6 * 7), (7, 6 * 7 * 2), (8, 3 * 5))},
+        **{"fedem-appendix-j2": 2, "fedem-appendix-j3": 2 + 3},
+        **{f"three-approaches-table-{i}": n for i, n in ((1, 5), (2, 12), (3, 12))},
+    }
+    columns = ["name", "dataset", "algorithm", "when", "column"]
+    assert not numbers.duplicated(columns).any()
+    found = numbers.set_index(columns)["value"]
+    assert found["fedem-table-2", "shakespeare", "fedavg_plus", "", "bottom_decile"] == 25.5
+    assert found["fedem-table-3", "cifar10", "fedem", "", "unseen_train"] == 90.7
+    assert found["user-centric-table-1", "emnist", "oracle", "dataset.shift=rotation", "worst"] == 77.4
+    assert found["three-approaches-table-2", "emnist", "hypcluster+dapper", "algorithm.n_components=2", "mean"] == 90.3
+    table = numbers[(numbers.name == "fedem-table-2") & (numbers.column == "average")]  # checksum by hand
+    assert table[table.algorithm == "fedem"].value.sum() == pytest.approx(79.9 + 83.5 + 84.3 + 44.1 + 46.7 + 74.7)
+
+
+INTERPOLATE = {"adaptation._target_": "x.Interpolate", "adaptation.objective": "mixture"}
+FITTING: dict[str, tuple[dict[str, Any], str, str, float, str]] = {
+    "d_fedem": ({"algorithm": "d_fedem"}, "d_fedem", "paper_weighted", 73.8, "FedEM, table 6"),
+    "mocha": ({"algorithm": "mocha"}, "mocha", "paper_weighted", 73.4, "FedEM, appendix J.2"),
+    "sampled": ({"config": {"algorithm.participation": 0.2}}, "fedavg", "paper_weighted", 68.2, "FedEM, table 8"),
+    "unseen": ({"unseen": UNSEEN}, "fedavg", "paper_unseen", 68.6, "FedEM, table 3"),
+    "tuned": ({"config": {"adaptation._target_": "x.Finetune"}}, "fedavg+finetune", "paper_weighted", 68.9, "FedEM, t"),
+    "unseen and sampled": (
+        {"dataset": "cifar100", "unseen": UNSEEN, "config": {"algorithm.participation": 0.2}},
+        *("fedavg", "paper_unseen", 38.9, "FedEM, appendix J.3"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_each_run_gets_the_papers_table_that_fits(name: str, tmp_path: Path) -> None:
+    options, row, column, expected, source = FITTING[name]
+    here: dict[str, Any] = {"n_clients": 100, "rounds": 200} if options.get("dataset") == "cifar100" else PAPER
+    here = here | ({"rounds": 1200} if name == "sampled" else {})
+    for other in ({"n_clients": 20}, {"rounds": 10}):  # another federation, another training: no number
+        if source != "FedEM, appendix J.3" or "rounds" not in other:  # where the paper does not say the rounds
+            make_run(tmp_path / f"other {other}", 0.7, **{**options, **here, **other})
+            assert math.isnan(value(table_in(tmp_path / f"other {other}"), row, column))
+    make_run(tmp_path / "run", 0.7, **options, **here)
+    table = table_in(tmp_path / "run")
+    assert value(table, row, column) == expected
+    assert table.notes[0].startswith(f"paper: {source}")
+    assert math.isnan(value(table, row, "paper_weighted")) == ("unseen" in options)
+    if "unseen" in options:
+        assert value(table, row, "difference_unseen") == pytest.approx(72 - expected)
+
+
+ASKED: dict[str, tuple[str, dict[str, Any], str, str, float]] = {
+    "table 7": ("fedem-table-7", {"algorithm": "fedem"}, "fedem", "paper_weighted", 73.2),
+    "a note": ("fedem-table-7", {"algorithm": "fedem"}, "fedem", "paper_train", 74.7),
+    "the worst client": (
+        "user-centric-table-1",
+        {"algorithm": "user_centric", "dataset": "emnist", "config": {"dataset.shift": "rotation"}},
+        *("user_centric", "difference_worst", 70 - 20 - 76.4),
+    ),
+    "seen": ("three-approaches-table-2", {"dataset": "emnist"}, "fedavg", "paper_mean", 84.3),
+    "unseen": (
+        "three-approaches-table-3",
+        {"dataset": "emnist", "unseen": UNSEEN},
+        "fedavg",
+        "paper_unseen_mean",
+        84.1,
+    ),
+    "mapper": (
+        "three-approaches-table-2",
+        {"dataset": "emnist", "algorithm": "mapper", "config": INTERPOLATE},
+        *("mapper", "paper_mean", 90.0),
+    ),
+    "the separate variant is no mapper": (
+        "three-approaches-table-2",
+        {"dataset": "emnist", "config": {**INTERPOLATE, "adaptation.objective": "own"}},
+        *("fedavg+interpolate", "paper_mean", math.nan),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_table_can_be_asked_for(name: str, tmp_path: Path) -> None:
+    paper, options, row, column, expected = ASKED[name]
+    make_run(tmp_path, 0.7, **options)
+    assert value(table_in(tmp_path, paper), row, column) == pytest.approx(expected, nan_ok=True)
+
+
+def make_density_run(folder: Path, loss: float, algorithm: str, n_components: int = 1, **options: Any) -> None:
+    """Of the density federation: the loss is what counts, and its minima are known."""
+    known: dict[str, Any] = {
+        "n_clients": 100,
+        "n_served_models": None if "adaptation._target_" in options.get("config", {}) else n_components,
+        "reference": {"minimum_loss": 1.93},
+        "data": {"minimum_loss_by_models": {"1": [3.17, 3.17], "2": [2.78, 2.89], "4": [2.47, 2.47]}},
+    }
+    config = {"algorithm.n_components": n_components, "dataset.n_samples": 100, **options.pop("config", {})}
+    path = make_run(folder, algorithm=algorithm, dataset="density", config=config, **known, **options) / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"test": {"loss": sums(loss)}}))
+
+
+def test_a_known_minimum_stands_beside_the_loss(tmp_path: Path) -> None:
+    make_density_run(tmp_path / "avg", 3.3, "fedavg")
+    for seed, loss in enumerate((2.9, 3.1)):
+        make_density_run(tmp_path / f"hyp{seed}", loss, "hypcluster", 2, seed=seed)
+    make_density_run(tmp_path / "tuned", 2.2, "hypcluster", 2, config={"adaptation._target_": "x.Dapper"})
+    make_density_run(tmp_path / "few", 3.0, "hypcluster", 4, config={"dataset.n_samples": 10})
+    few, hundred = tables_in(tmp_path)
+    rows = ("fedavg", "hypcluster", "hypcluster+dapper")
+    assert [value(hundred, row, "minimum") for row in rows] == [3.17, 2.78, 1.93]
+    assert [value(hundred, row, "minimum_at_most") for row in rows] == [3.17, 2.89, 1.93]
+    assert value(hundred, "hypcluster", "mean") == pytest.approx(3.02)
+    assert value(hundred, "hypcluster", "paper_mean") == 3.1  # without being asked
+    assert math.isnan(value(few, "hypcluster", "paper_mean"))  # the paper has 100 samples a client
+    assert value(few, "hypcluster", "minimum") == 2.47
+    assert "loss in nats" in few.title
+
+
+def test_entropy_recovery_and_dead_components(tmp_path: Path) -> None:
+    recovery = {"pi_cosine_distance": 0.02, "group_accuracy": 0.5, "match": [0, 1, 2]}
+    run = make_run(tmp_path / "run", 0.7, "fedem", dataset="cifar100", recovery=recovery, n_clients=100)
+    clients = pd.DataFrame({"population": ["seen", "seen", "unseen"], "test_accuracy": [0.5, 0.6, 0.7]})
+    # the third component's mean, 0.015, is below 0.05 / 3 = 0.0167; the unseen client does not count
+    clients[["pi_0", "pi_1", "pi_2"]] = [[0.5, 0.47, 0.03], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]
+    clients.to_parquet(run / "clients.parquet")
+    make_run(tmp_path / "avg", dataset="cifar100", n_clients=100)
+    table = table_in(tmp_path)
+    first = -(0.5 * math.log(0.5) + 0.47 * math.log(0.47) + 0.03 * math.log(0.03))
+    expected = {"entropy": first / 2, "unseen_entropy": math.log(3), "paper_entropy": 0.27, "group_accuracy": 50}
+    expected |= {"dead": 1, "components": 3}
+    assert {key: value(table, "fedem", key) for key in expected} == pytest.approx(expected)
+    assert math.isnan(value(table, "fedavg", "entropy"))
+
+
+def test_clients_worse_off_than_with_a_baseline_are_counted(tmp_path: Path) -> None:
+    for name, scores in (("local", [0.5, 0.9]), ("fedem", [0.6, 0.8])):
+        folder = make_run(tmp_path / name, 0.7, name)
+        clients = pd.DataFrame({"id": ["a", "b"], "population": "seen", "n_test": 10, "test_accuracy": scores})
+        clients.to_parquet(folder / "clients.parquet")
+    table = table_in(tmp_path)
+    assert (value(table, "fedem", "worse_than_local"), value(table, "fedem", "loses_to_local")) == (50, 0)
+
+
+def clustered_with(folder: Path, clusters: list[int]) -> list[str]:
+    """The lines for FedAvg and Clustered FL, whose two clients have the same scores and are in these clusters."""
+    for name in ("fedavg", "clustered"):
+        make_run(folder / name, 0.7, name)
+    path = folder / "clustered" / "clients.parquet"
+    pd.read_parquet(path).assign(cluster=clusters).to_parquet(path, index=False)
+    return table_in(folder).warnings
+
+
+def test_equal_methods_are_named_with_the_reason_where_it_is_known(tmp_path: Path) -> None:
+    same = "fedavg and clustered have equal test scores for every client and seed"
+    assert f"{same} (Clustered FL never split its clients, so it is FedAvg)" in clustered_with(tmp_path / "1", [0, 0])
+    assert same in clustered_with(tmp_path / "2", [0, 1])
+    path = tmp_path / "2" / "fedavg" / "clients.parquet"
+    pd.read_parquet(path).assign(test_accuracy=[0.6, 0.8001]).to_parquet(path, index=False)
+    assert not [line for line in table_in(tmp_path / "2").warnings if "equal" in line]
+
+
+def test_methods_that_only_guess_few_evaluations_and_other_data_are_named(tmp_path: Path) -> None:
+    classes = {"imbalanced": False, "threshold": 0.8, "majority_accuracy": sums(0.7), "worse_than_majority": 0.5}
+    make_run(tmp_path / "a", 0.7, "fedavg", class_scores=classes, federation_digest="x")  # evaluated twice
+    often = make_run(tmp_path / "b", 0.71, "fedem", class_scores=classes, federation_digest="y") / "metrics.csv"
+    pd.DataFrame({"round": range(1, 6), "test/accuracy": 0.5}).to_csv(often, index=False)
+    lines = table_in(tmp_path).warnings
+    assert (
+        "rows that are no better than always predicting each client's most frequent class, whose share is in brackets: "
+        "fedavg (70.0 %)" in lines
+    )
+    assert [line[-11:] for line in lines if line.startswith("fewer than 5 evaluations")] == [" fedavg (2)"]
+    assert "not comparable: with seed 0 rows have different data (federation_digest)" in lines
+
+
+def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path) -> None:
+    def rated(name: str, *rates: tuple[str, float, str | None]) -> None:
+        said = [{"of": of, "rate": rate, "chosen_by": by} for of, rate, by in rates]
+        more: dict[str, Any] = {"learning_rates": said} if said else {}
+        make_run(tmp_path / name, 0.7, name, **more)
+
+    rated("fedem", ("fedem", 0.3, "chosen_for"))
+    rated("local", ("local", 0.03, None))
+    rated("fedavg_plus", ("fedavg_plus", 0.1, "command"), ("finetune", 0.03, None))
+    rated("ditto")
+    table = table_in(tmp_path)
+    rates = {group.label: table.text(group, "learning_rate") for group in table.setting.groups}
+    assert rates == {"fedem": "0.3", "local": "0.03*", "fedavg_plus": "0.1*", "ditto": "-"}
+    said = "* nobody chose the learning rate of local, finetune of fedavg_plus for these data"
+    assert [line for line in table.warnings if line.startswith(said)]
+    assert {row: value(table, row, "rate_chosen") for row in ("fedem", "local", "fedavg_plus")} == {
+        **{"fedem": 1, "local": 0, "fedavg_plus": 0}
+    }
+
+
+@pytest.mark.parametrize("chosen_by", ["user", None])
+def test_no_row_is_bold_while_nobody_chose_a_rate(chosen_by: str | None, tmp_path: Path) -> None:
+    for name, test in {"fedavg": 0.6, "fedem": 0.8}.items():
+        for seed in range(5):
+            apart = (seed if name == "fedem" else seed % 3) / 1000  # differences of two methods vary over seeds
+            rates = [{"of": "clients", "rate": 0.1, "chosen_by": chosen_by}]
+            make_run(tmp_path / f"{name}{seed}", test + apart, name, seed, learning_rates=rates)
+    table = table_in(tmp_path)
+    assert [table.is_bold(group, "weighted") for group in table.setting.groups] == [False, chosen_by is not None]
+    said = "fedem: best beyond chance, but not bold, because nobody chose the learning rate of fedavg, fedem"
+    assert (said in table.warnings) == (chosen_by is None)
+
+
+def test_seeds_of_the_table_are_those_of_the_runs(tmp_path: Path) -> None:
+    for seed in (3, 1):
+        make_run(tmp_path / str(seed), 0.5 + seed / 10, seed=seed)
+    np.testing.assert_allclose(table_in(tmp_path).seeds["weighted"].to_dict()["fedavg", 3], 80)
