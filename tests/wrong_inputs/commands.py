@@ -50,7 +50,7 @@ _FEW = {"empty", "bytes", "long", "interpolation"}
 """Values that options for names are given."""
 _LEGAL = {("--steps", "million"), ("--steps", "port")}
 """What an option takes, and then works on for long."""
-_SLOW = {"--few-shot", "--watch", "--every", "--push-to-hub"}
+_SLOW = {"--few-shot", "--push-to-hub"}
 
 
 def cases() -> Iterator[Case]:

@@ -105,7 +105,8 @@ class Run:
     def clients(self) -> pd.DataFrame | None:
         """The content of clients.parquet; None if it is missing or unreadable."""
         try:
-            table = pd.read_parquet(regular(self.folder / "clients.parquet"))
+            with regular(self.folder / "clients.parquet").open("rb") as file:  # pyarrow opens no path that is not text
+                table = pd.read_parquet(file)
         except Exception:  # whatever pyarrow meets in a damaged file
             return None
         return table if "population" in table and table.columns.is_unique else None

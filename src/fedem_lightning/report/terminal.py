@@ -61,7 +61,7 @@ def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
     for key in shown:
         texts = [table.text(group, key) for group in table.setting.groups]
         header = one_line(table.columns[key].header)
-        width = max(map(len, [*texts, *header.split()]))
+        width = max(8, *map(len, [*texts, *header.split()]))
         drawn.add_column(textwrap.fill(header, width, break_on_hyphens=False), justify="right", no_wrap=True)
     for group in table.setting.groups:
         cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in shown]
