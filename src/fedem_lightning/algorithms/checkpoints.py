@@ -1,23 +1,24 @@
 """Checkpoints that explain themselves: what a model is made of, and how a file becomes that model again."""
 
 import inspect
+import zipfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
-from fedem_lightning.records.files import is_intact
+from fedem_lightning.records.files import regular
 from fedem_lightning.records.recipes import is_plain, plain, recipe
-from fedem_lightning.records.remaking import LimitedTensors, call, find, make, without_download
+from fedem_lightning.records.remaking import call, find, make
 from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
@@ -90,15 +91,15 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
         key: what the user calls it, for messages.
 
     Raises:
-        UserError: the file is not an intact checkpoint of this package. One without a checksum, from an older version
-            or a Trainer without `MappedCheckpoints`, counts as intact if it can be read: `say_if_unverified`.
+        UserError: the file is not an intact checkpoint of this package.
 
     """
     try:
-        intact = is_intact(path)
+        found = regular(path).stat()
     except OSError as error:
         raise UserError(f"{key}: {path} is no intact checkpoint ({error.strerror})") from error
-    require(intact is not False, f"{key}: {path} is no intact checkpoint (its content and its checksum disagree)")
+    intact = _is_intact(path, found.st_ino, found.st_size, found.st_mtime_ns)
+    require(intact, f"{key}: {path} is no intact checkpoint (its content and its checksums disagree)")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
@@ -107,6 +108,18 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     known = known and isinstance(checkpoint["statistics"], dict) and isinstance(checkpoint["state_dict"], dict)
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
     return checkpoint
+
+
+@lru_cache(maxsize=64)
+def _is_intact(path: Path, inode: int, size: int, time: int) -> bool:
+    """Whether the content has the checksums of its zip file; a file that has not changed is read once."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except OSError:
+        raise
+    except Exception:  # no zip file; or a changed header, in many ways
+        return False
 
 
 class CheckpointReader(TorchCheckpointIO):
@@ -124,12 +137,6 @@ class CheckpointReader(TorchCheckpointIO):
         return read_checkpoint(Path(str(path)))
 
 
-def say_if_unverified(path: Path) -> None:
-    """Prints a line if a checkpoint has no checksum."""
-    if is_intact(path) is None:
-        rank_zero_only(print)(f"{path} has no checksum, so nobody can tell whether it has changed; it is used as it is")
-
-
 def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
     """The model of a checkpoint, in eval mode.
 
@@ -143,7 +150,7 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
         UserError: the checkpoint does not say how to make one of the arguments, or its parts do not fit together.
 
     """
-    model = made_from(checkpoint.get("recipe"), kind, trust, given, checkpoint["state_dict"])
+    model = made_from(checkpoint.get("recipe"), kind, trust, given)
     try:
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
@@ -157,13 +164,11 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
     return model.eval()
 
 
-def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any], held: dict[str, torch.Tensor]) -> Any:
+def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
     """The algorithm of a recipe, with new tensors in place of those that the file holds; see `model_of`."""
     require(isinstance(saved, dict | None), "algorithm: the checkpoint's recipe is no dictionary")
     saved = saved or {}
     arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
-    if "backbone" in arguments:
-        arguments["backbone"] = without_download(arguments["backbone"])
     if kind is None:
         require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")
         kind = find(saved.get("_target_"), trust, "algorithm")
@@ -171,9 +176,7 @@ def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]
             inspect.isclass(kind) and issubclass(kind, pl.LightningModule),
             f"algorithm: the file names {saved['_target_']}, which is no algorithm",
         )
-    shapes = {name: _shape(held, name) for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
-    with LimitedTensors({name: torch.empty(shape, device="meta") for name, shape in shapes.items() if shape}):
-        return call(kind, make(arguments, trust) | given, "algorithm")
+    return call(kind, make(arguments, trust) | given, "algorithm")
 
 
 def take_dtypes(model: "FederatedAlgorithm", saved: dict[str, torch.Tensor]) -> None:

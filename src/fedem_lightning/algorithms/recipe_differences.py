@@ -12,7 +12,6 @@ import torch
 from fedem_lightning.aggregation import make_aggregation
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.records.recipes import recipe
-from fedem_lightning.records.remaking import renewed
 from fedem_lightning.settings.check import parameters
 from fedem_lightning.settings.keys import BY_NAME, handed_by_run
 
@@ -36,7 +35,6 @@ def recipe_differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str,
     if not before:
         return {}
     found: dict[str, tuple[Any, Any]] = {}
-    before = renewed(before)
     for name in sorted((before.keys() | now.keys()) - {"_target_", "n_clients"}):
         key = {"networks": "network"}.get(name, name if name in _GROUPS else f"algorithm.{name}")
         if key not in NOT_TRAINED:

@@ -14,7 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.records.files import replacing, seal
+from fedem_lightning.records.files import replacing
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
@@ -29,7 +29,7 @@ class MappedCheckpoints(CheckpointReader):
     """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Writes a temporary file with a checksum, then renames it (Lightning's plugin first builds it in memory).
+        """Writes a temporary file, then renames it (Lightning's plugin first builds it in memory).
 
         Raises:
             UserError: the system refuses, e.g. because the disk is full; an earlier file stays as it was.
@@ -37,7 +37,6 @@ class MappedCheckpoints(CheckpointReader):
         """
         with replacing(Path(path)) as temporary:
             _save(checkpoint, temporary)
-            seal(temporary)
 
 
 def _save(checkpoint: dict[str, Any], path: Path) -> None:

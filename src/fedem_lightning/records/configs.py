@@ -5,29 +5,22 @@ its own key, where the user sets it; under `chosen_for.DATA/NETWORK`, where data
 chosen for these data with this network; else it has a default that does not depend on the data.
 """
 
-import os
-import re
+import functools
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
+from omegaconf.basecontainer import BaseContainer
+from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import regular
 
 Select = Callable[[str], Any]
 """From a dotted key to its resolved value; None if there is none."""
-_DATA_DIR = re.compile(r"\$\{oc\.env:FEDEM_LIGHTNING_DATA,[^${}]*\}")
-"""What `data_dir` is unless the user sets it."""
-_MOST_BYTES, _MOST_DEPTH = 1_000_000, 50
-_MOST_STEPS, _MOST_LETTERS = 50_000, 10_000
-_LONGEST = 1000
-"""Letters of a text whose interpolations are resolved."""
-_ONE = re.compile(r"\$\{((?:[^${}]|\$(?!\{)|\$\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
-"""An interpolation, with others inside it up to two deep."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -38,26 +31,12 @@ _Loader.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A run's configuration as it is written. Its form is checked first: a small file may grow without limit.
-
-    Raises:
-        UserError: it is unreadable, larger than 1 MB, nested more than 50 deep, or has aliases, which no run writes.
-
-    """
-    name = ".hydra/config.yaml"
+    """A run's configuration as it is written; UserError if it is unreadable."""
     try:
-        require(regular(path).stat().st_size <= _MOST_BYTES, f"broken: {name} is larger than 1 MB")
-        text, depth = path.read_text(), 0
-        for event in yaml.parse(text, Loader=_Loader):
-            require(not isinstance(event, yaml.AliasEvent), f"broken: {name} has aliases, which no run writes")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            require(depth <= _MOST_DEPTH, f"broken: {name} is nested too deeply")
-        tree = yaml.load(text, Loader=_Loader)
-        require(isinstance(tree, dict), f"broken: {name} has no keys")
-    except UserError:
-        raise
+        tree = yaml.load(regular(path).read_text(), Loader=_Loader)
     except Exception as error:  # no file, no text, no YAML, ...
-        raise UserError(f"broken: {name} is unreadable ({type(error).__name__})") from error
+        raise UserError(f"broken: .hydra/config.yaml is unreadable ({type(error).__name__})") from error
+    require(isinstance(tree, dict), "broken: .hydra/config.yaml has no keys")
     return dict(tree)
 
 
@@ -65,33 +44,31 @@ def resolved(tree: dict[Any, Any]) -> dict[str, Any]:
     """A configuration with the values that its interpolations mean.
 
     Those of its own keys and the resolvers of this package's configurations are known. Any other stays as it is
-    written, such as `${oc.env:X}`.
-
-    Raises:
-        UserError: the values would grow too many.
-
+    written, such as `${oc.env:X}`, and so does a value that is made of it.
     """
+    everything = BaseContainer._resolvers
+    BaseContainer._resolvers = {name: everything[name] for name in ("oc.select", *RESOLVERS)}
     try:
-        found: dict[str, Any] = _Resolver(tree).whole(tree, ())
-    except RecursionError:
-        raise UserError("broken: .hydra/config.yaml has values that hold themselves") from None
-    return found
+        return _whole(OmegaConf.create(tree), tree)
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise UserError(f"broken: .hydra/config.yaml is no configuration ({type(error).__name__})") from error
+    finally:
+        BaseContainer._resolvers = everything
 
 
-def with_data_dir(tree: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with this machine's folder of data sets, if it names no other."""
-    folder = os.environ.get("FEDEM_LIGHTNING_DATA", "~/.cache/fedem-lightning")
-    return tree | {"data_dir": folder} if _DATA_DIR.fullmatch(str(tree.get("data_dir"))) else tree
+def _whole(node: Any, written: Any) -> Any:
+    """A node's resolved value; what cannot be resolved is as it is written."""
+    if isinstance(node, DictConfig):
+        return {str(key): _part(node, key, written) for key in node}
+    return [_part(node, i, written) for i in range(len(node))] if isinstance(node, ListConfig) else node
 
 
-def read_tree(path: Path) -> dict[str, Any]:
-    """A run's configuration as nested dictionaries, resolved with its own seed and this machine's folder of data sets.
-
-    Raises:
-        UserError: see `read_yaml` and `resolved`.
-
-    """
-    return resolved(with_data_dir(read_yaml(path)))
+def _part(node: Any, key: Any, written: Any) -> Any:
+    below = written[key] if isinstance(written, dict | list) else None
+    try:
+        return _whole(node[key], below)
+    except OmegaConfBaseException:
+        return below
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -109,11 +86,6 @@ def short(key: str, config: Iterable[str]) -> str:
     parts, others = key.split("."), [f".{other}" for other in config if other != key]
     endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
     return next((ending for ending in endings if not any(other.endswith(f".{ending}") for other in others)), key)
-
-
-def tenth(number: Any) -> int:
-    """A tenth of a whole number, at least 1."""
-    return max(1, number // 10) if isinstance(number, int) else 1
 
 
 class Found(NamedTuple):
@@ -144,100 +116,22 @@ def find_chosen(select: Select, keys: list[str], default: Any) -> Found:
     return Found(default, "default")
 
 
-class _Resolver:
-    """Resolves the interpolations of one configuration, in a limited number of steps."""
-
-    def __init__(self, tree: dict[Any, Any]) -> None:
-        self.tree, self.steps = tree, 0
-
-    def whole(self, value: Any, path: tuple[str, ...]) -> Any:
-        """A value and everything in it."""
-        value = self._resolved(value, path)
-        if isinstance(value, dict):
-            return {str(key): self.whole(part, (*path, str(key))) for key, part in value.items()}
-        return [self.whole(part, path) for part in value] if isinstance(value, list) else value
-
-    def _count(self, steps: int) -> None:
-        self.steps += steps
-        require(self.steps <= _MOST_STEPS, "broken: .hydra/config.yaml has too many values")
-
-    def _resolved(self, value: Any, path: tuple[str, ...]) -> Any:
-        """A value without interpolations that this class knows; others stay as they are written."""
-        self._count(1)
-        if not isinstance(value, str) or "${" not in value or len(value) > _LONGEST:
-            return value
-        self._count(len(value) // 50)
-        whole = _ONE.fullmatch(value)
-        try:
-            found = (
-                self._meant(whole[1], path)
-                if whole
-                else _ONE.sub(lambda m: str(_scalar(self._meant(m[1], path))), value)
-            )
-        except (LookupError, RecursionError, yaml.YAMLError):
-            return value
-        length = len(found) if isinstance(found, str) else 0
-        self._count(length // 100)
-        return value if length > _MOST_LETTERS else found
-
-    def _meant(self, inner: str, path: tuple[str, ...]) -> Any:
-        """The value of the interpolation ${inner}; LookupError: it is not known here."""
-        name, given, rest = inner.partition(":")
-        if not given:
-            return self._at(inner.strip(), path)
-        values = _arguments(rest)
-        if name == "oc.select" and len(values) == 2:
-            try:
-                return self._at(values[0], path)
-            except LookupError:
-                return self._argument(values[1], path)
-        if name == "chosen" and len(values) > 1:
-            found = find_chosen(self._known, values[:-1], None).value
-            return self._argument(values[-1], path) if found is None else found
-        if name == "by_fidelity" and len(values) == 2:
-            return self._argument(values[self.tree.get("fidelity") == "reference"], path)
-        if name == "first":
-            return next((v for part in values if (v := self._argument(part, path)) is not None), None)
-        if name == "tenth" and len(values) == 1:
-            return tenth(self._argument(values[0], path))
-        raise LookupError(name)
-
-    def _known(self, key: str) -> Any:
-        with suppress(LookupError):
-            return self._at(key, ())
-        return None
-
-    def _argument(self, text: str, path: tuple[str, ...]) -> Any:
-        self._count(5)
-        return self._resolved(text, path) if "${" in text else _scalar(yaml.load(text, Loader=_Loader))
-
-    def _at(self, key: str, path: tuple[str, ...]) -> Any:
-        """The resolved value of a key; `.key` lies beside the value at `path`, `..key` one level above."""
-        dots = len(key) - len(key.lstrip("."))
-        where = [*path[: len(path) - dots], *key[dots:].split(".")] if dots else key.split(".")
-        value: Any = self.tree
-        for i, part in enumerate(where):
-            value = self._resolved(value, tuple(where[:i]))
-            if not isinstance(value, dict) or part not in value:
-                raise LookupError(key)
-            value = value[part]
-        return self._resolved(value, tuple(where))
+def _chosen(*keys_and_default: Any, _root_: DictConfig) -> Any:
+    *keys, default = keys_and_default
+    return find_chosen(functools.partial(OmegaConf.select, _root_), keys, default).value
 
 
-def _scalar(value: Any) -> Any:
-    """The value; LookupError: it is a list or has keys, which aliases could make larger than its text."""
-    if isinstance(value, dict | list):
-        raise LookupError
-    return value
+def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
+    require(_root_.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {_root_.fidelity}")
+    return reference if _root_.fidelity == "reference" else paper
 
 
-def _arguments(text: str) -> list[str]:
-    """What stands between the commas of a resolver's arguments, without those within braces."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "{") - (letter == "}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
+RESOLVERS: dict[str, Callable[..., Any]] = {
+    "chosen": _chosen,
+    "by_fidelity": _by_fidelity,
+    "first": lambda *values: next((v for v in values if v is not None), None),
+    "tenth": lambda number: max(1, number // 10) if isinstance(number, int) else 1,
+}
+"""Of this package's configurations."""
+for _name, _call in RESOLVERS.items():
+    OmegaConf.register_new_resolver(_name, _call, replace=True)

@@ -1,28 +1,14 @@
-"""Files: read only if they are regular, written whole or not at all, and sealed with a checksum where they are large.
-
-A checksum is the SHA-256 in the comment at the end of a zip file, where copies and other readers keep it: the fixed
-text `TAG` and the hexadecimal digits of everything before them. A zip file ends with a record of 22 bytes, whose last
-two are the length of the comment that follows (PKWARE's APPNOTE, 4.3.16).
-"""
+"""Files: read only if they are regular, and written whole or not at all."""
 
 import errno
-import hashlib
 import os
 import stat
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fedem_lightning.errors import UserError
-
-TAG = b"fedem-lightning sha256 "
-_DIGITS = 64
-_END, _SIGNATURE = 22, b"PK\x05\x06"
-_LENGTH = struct.pack("<H", len(TAG) + _DIGITS)
-_PIECE = 1 << 20
 
 
 def regular(path: Path) -> Path:
@@ -95,51 +81,3 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], compressed: bool = True)
     assert not any(np.asarray(array).dtype.hasobject for array in arrays.values())
     with replacing(path) as temporary, temporary.open("wb") as file:
         (np.savez_compressed if compressed else np.savez)(file, **arrays)
-
-
-def seal(path: Path) -> None:
-    """Adds the checksum to a zip file without a comment, such as `torch.save` writes; the file is read piece by piece.
-
-    Raises:
-        OSError: the file cannot be written.
-
-    """
-    with path.open("r+b") as file:
-        file.seek(-len(_LENGTH), os.SEEK_END)
-        file.write(_LENGTH + TAG)
-        file.write(_digest(file, file.tell()))
-
-
-def is_intact(path: Path) -> bool | None:
-    """Whether a file is what `seal` has left; None: it was never sealed, so nobody can tell.
-
-    Args:
-        path: a zip file. Any other file, and one whose end is damaged, is not intact.
-
-    Raises:
-        OSError: the file cannot be read.
-
-    """
-    found = regular(path).stat()
-    return _is_intact(path, found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _is_intact(path: Path, inode: int, size: int, time: int) -> bool | None:
-    """A file that has not changed is read once: a run looks at its checkpoint several times."""
-    with path.open("rb") as file:
-        file.seek(max(0, size - len(_LENGTH + TAG) - _DIGITS))
-        last = file.read()
-        if last[-_END:].startswith(_SIGNATURE) and last.endswith(b"\0\0"):  # no comment
-            return None
-        return last.startswith(_LENGTH + TAG) and _digest(file, size - _DIGITS) == last[-_DIGITS:]
-
-
-def _digest(file: BinaryIO, length: int) -> bytes:
-    """The SHA-256 of the first `length` bytes, in hexadecimal digits; the file's place is behind them then."""
-    file.seek(0)
-    digest = hashlib.sha256()
-    while length > 0 and (piece := file.read(min(length, _PIECE))):
-        digest.update(piece)
-        length -= len(piece)
-    return digest.hexdigest().encode()

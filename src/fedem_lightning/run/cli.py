@@ -3,7 +3,6 @@
 Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anything else.
 """
 
-import functools
 import gc
 import logging
 import os
@@ -21,8 +20,8 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
-from fedem_lightning.errors import Interrupted, UserError, require
-from fedem_lightning.records.configs import find_chosen, tenth
+import fedem_lightning.records.configs
+from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.run.commands import printed, require_working_directory, usage
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
 from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
@@ -40,25 +39,7 @@ from fedem_lightning.startup.process import (
 _COMPOSING = "stopped while the configuration was composed; nothing has been done"
 _full_error = False  # whether the user wants tracebacks
 
-OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None))
-OmegaConf.register_new_resolver("tenth", tenth)
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
-
-
-def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
-    require(_root_.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {_root_.fidelity}")
-    return reference if _root_.fidelity == "reference" else paper
-
-
-OmegaConf.register_new_resolver("by_fidelity", _by_fidelity)
-
-
-def _chosen(*keys_and_default: Any, _root_: DictConfig) -> Any:
-    *keys, default = keys_and_default
-    return find_chosen(functools.partial(OmegaConf.select, _root_), keys, default).value
-
-
-OmegaConf.register_new_resolver("chosen", _chosen)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")

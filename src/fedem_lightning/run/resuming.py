@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, recipe_of, say_if_unverified
+from fedem_lightning.algorithms.checkpoints import check_tensors, read_checkpoint, recipe_of
 from fedem_lightning.algorithms.recipe_differences import differences_line, recipe_differences
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.configs import flatten, read_yaml, resolved, with_data_dir
+from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.settings.keys import KEYS
 
@@ -93,7 +93,7 @@ def tree_of(config: DictConfig) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configurations differ once they are resolved, with both values, in alphabetical order."""
-    a, b = (flatten(resolved(with_data_dir(tree))) for tree in (before, now))
+    a, b = (flatten(resolved(tree)) for tree in (before, now))
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
@@ -142,12 +142,9 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
     if ckpt_path != "auto":
         require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
         read_checkpoint(Path(ckpt_path))
-        say_if_unverified(Path(ckpt_path))
         return Path(ckpt_path)
     newest = newest_checkpoint(folder)
-    if newest is not None:
-        say_if_unverified(newest)
-    else:
+    if newest is None:
         rank_zero_only(print)(
             f"ckpt_path=auto: no checkpoint in {folder / 'checkpoints'}, the run starts from the beginning"
         )

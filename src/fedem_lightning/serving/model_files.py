@@ -29,7 +29,7 @@ from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
-from fedem_lightning.records.remaking import LimitedTensors, make, renewed, with_network, without_download
+from fedem_lightning.records.remaking import make, with_network
 from fedem_lightning.run.resuming import newest_checkpoint
 from fedem_lightning.serving.options import clients_file
 from fedem_lightning.settings.check import check_arguments
@@ -190,8 +190,7 @@ def _models(
 ) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    with LimitedTensors(tensors):
-        network = _network(without_download(renewed(made_of)), trust, backbone)
+    network = _network(made_of, trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
     network.load_state_dict(with_prefix(tensors, "network."), strict=False)
