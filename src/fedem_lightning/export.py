@@ -1,55 +1,8 @@
-"""`python -m fedem_lightning.export RUN --client NAME|--all --format FORMAT`: trained models for other programs.
+"""`python -m fedem_lightning.export RUN --client NAME|--all --format FORMAT`: trained models for other programs."""
 
-The exported files need neither this package nor Lightning. RUN is a run's folder, a .ckpt file, a .safetensors file of
-clients' models, or the folder of a client of its own.
-"""
+from fedem_lightning.serving.commands import main_of
 
-import argparse
-from pathlib import Path
-
-from fedem_lightning.errors import require
-from fedem_lightning.run.commands import Parser
-from fedem_lightning.serving.options import parser_of, run_command
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
-    run_command(_parser(), arguments, _check, "exporting.export")
-
-
-def _check(chosen: argparse.Namespace) -> None:
-    require(bool(chosen.push_to_hub) or not chosen.private, "--private: only with --push-to-hub")
-
-
-def _parser() -> Parser:
-    parser = parser_of(
-        "export",
-        "Trained models as files for other programs, which need neither this package nor Lightning.",
-        run="a run's folder, a .ckpt file, a .safetensors file of clients' models, or a client's folder",
-    )
-    whom = parser.add_mutually_exclusive_group(required=True)
-    whom.add_argument("--client", metavar="NAME", help="the model of this client")
-    whom.add_argument("--all", action="store_true", help="the models of all clients that trained")
-    parser.add_argument(
-        "--format",
-        required=True,
-        choices=("safetensors", "onnx", "torch"),
-        help="safetensors: the weights, in one file; onnx: a .onnx file for each client; torch: a .pt2 file of "
-        "torch.export for each client",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("exported"),
-        metavar="PATH",
-        help="a folder, or a single file with the format's ending (default: the folder exported)",
-    )
-    parser.add_argument(
-        "--push-to-hub", metavar="NAME/REPO", help="also make this repository on the Hugging Face Hub, and upload"
-    )
-    parser.add_argument("--private", action="store_true", help="with --push-to-hub: the repository is private")
-    return parser
-
+main = main_of("export")
 
 if __name__ == "__main__":
     main()

@@ -221,7 +221,7 @@ def test_clients_are_personalised_saved_and_exported(covariance: Any, format_: s
     assert kind.write is not None
     assert kind.read is not None
     kind.write(new, tmp_path / f"one{kind.suffix}")
-    assert measured(kind.read(tmp_path / f"one{kind.suffix}"), new).difference < 1e-5
+    assert measured(kind.read(tmp_path / f"one{kind.suffix}"), new) < 1e-5
 
 
 def test_regressions_mix_means() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from fedem_lightning import FederatedDataModule, TorchDataModule, UserError
-from fedem_lightning.evaluate import main as evaluate
 from helpers.commands import call
 from helpers.federations import stored
 from helpers.runs import leave_undrawn
@@ -248,7 +247,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (("dataset.data._target_=mine.Readings",), "data: 4 clients, 40 samples"),
     ],
 )
-def test_a_run_reads_a_users_function_and_evaluate_trusts_it_on_request(
+def test_a_run_reads_a_users_function(
     words: tuple[str, ...],
     says: str,
     mine: Path,
@@ -258,12 +257,6 @@ def test_a_run_reads_a_users_function_and_evaluate_trusts_it_on_request(
     leave_undrawn(monkeypatch)
     assert call(mine, monkeypatch, "dataset=torch", *words, *SHORT) == 0
     assert says in capsys.readouterr().out
-    with pytest.raises(SystemExit) as refused:
-        evaluate(["out"])
-    assert refused.value.code == 2
-    assert "--trust mine" in capsys.readouterr().err.splitlines()[-1]
-    evaluate(["out", "--trust", "mine"])
-    assert "equal to results.json, to the last bit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from fedem_lightning import UserError, load
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.predict import main as predict
+from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import FORMAT, read_clients, write_clients
-from fedem_lightning.serving.options import check_out
 from fedem_lightning.serving.rows import read_rows
 
 

@@ -46,10 +46,9 @@ RUN = [
     *("dataset.unseen_fraction=0.25", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1"),
     *("trainer.accelerator=cpu", "run_dir=run"),
 ]
-TRUST = ["--trust", "my_network", "--trust", "torch.nn"]
+TRUST = ["--trust", "my_network"]
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
-    "evaluate": (evaluate, ["run"]),
-    "evaluate-rows": (evaluate, ["run", "seen.npz"]),
+    "evaluate": (evaluate, ["run", "seen.npz"]),
     "predict": (predict, ["run", "seen.npz", "--out", "predictions.csv"]),
     "personalize": (personalize, ["run", "unseen.npz", "--out", "new.safetensors"]),
     "onnx": (export, ["run", "--all", "--format", "onnx", "--out", "onnx"]),
@@ -70,7 +69,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         leave_undrawn(patch)
         patch.syspath_prepend(folder)
         assert call(folder, patch, *RUN) == 0
-        schema = load(folder / "run", trust=["my_network", "torch.nn"]).schema
+        schema = load(folder / "run", trust="my_network").schema
     assert schema is not None
     for file, wanted in (("seen", True), ("unseen", False)):
         names = [schema.name(t) for t in range(schema.n_clients) if bool(schema.seen[t]) == wanted]
@@ -97,12 +96,10 @@ def test_a_command_imports_it_only_if_it_is_trusted(name: str, here: Path, capsy
     assert "--trust my_network" in line
     assert "my_network" not in sys.modules
     main([*arguments, *TRUST])
-    out = capsys.readouterr().out
-    assert name != "evaluate" or "equal to results.json, to the last bit" in out
 
 
 def test_the_file_of_its_models_names_it_too(here: Path) -> None:
-    trust = ["my_network", "torch.nn"]
+    trust = "my_network"
     model: Any = load("run", trust=trust)
     export(["run", "--all", "--format", "safetensors", "--out", "again.safetensors", *TRUST])
     again, x = load_clients("again.safetensors", trust=trust), torch.zeros(2, 4)

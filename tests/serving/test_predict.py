@@ -15,8 +15,8 @@ from fedem_lightning.data.formats.npz import read_npz
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main
-from fedem_lightning.serving.clients_on_rows import predictions
 from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.serving.predicting import predictions
 from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, train
 from helpers.reference import softmax

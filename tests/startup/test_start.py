@@ -253,8 +253,8 @@ from fedem_lightning.startup.process import PARENT
 from fedem_lightning.startup.process import loading
 with one_line_for_mistakes():
     with loading():
-        from fedem_lightning.serving import clients_on_rows
-    warnings.warn_explicit("of a column", UserWarning, clients_on_rows.__file__, 1)
+        from fedem_lightning.serving import predicting
+    warnings.warn_explicit("of a column", UserWarning, predicting.__file__, 1)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr == "warning: of a column\n"

@@ -1,19 +1,11 @@
 """Names of scores and splits, as the files of a run and reports have them."""
 
-import math
 from collections.abc import Iterable
 
 SPLITS = ("train", "val", "test")
 """Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
 
 HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False, "mean_iou": True, "perplexity": False}
-RANGES = {
-    "accuracy": (0.0, 1.0),
-    "loss": (0.0, math.inf),
-    "mse": (0.0, math.inf),
-    "mean_iou": (0.0, 1.0),
-    "perplexity": (1.0, math.inf),
-}
 
 _SHOWN = {
     "mse": (1.0, "squared error"),

@@ -22,6 +22,7 @@ _ROOMS = {
     "client_optimizer": ("client_optimizers",),
     "task": ("tasks",),
     "surrogate": ("algorithms.surrogate",),
+    "e_step": ("algorithms.e_step",),
     **{name: (name,) for name in ("adaptation", "aggregation", "compression", "engine", "faults", "topology")},
 }
 """By key, where its classes are: parts of this package, or of torch. No constructor there runs or reads anything."""
@@ -29,7 +30,7 @@ _ANYWHERE = ("network", *(room for key, rooms in _ROOMS.items() if key != "algor
 _MARKS = ("_target_", "_partial_")
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
-"""Arguments of this package's classes that would download or read a file; the weights are in the checkpoint."""
+"""Arguments of networks that would download or read a file; the weights are in the checkpoint."""
 
 
 def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
@@ -57,13 +58,13 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
             f"older version; in Python load(..., {key}=...) takes it; or train again with the class, or a "
             f"functools.partial of it, in place of an instance"
         )
-    made_of = {str(name): False if name in _DOWNLOADS else part for name, part in made_of.items()}
+    made_of = {str(n): False if n in _DOWNLOADS and part is True else part for n, part in made_of.items()}
     made_of.pop("auto_map", None)  # of an encoder's configuration: code from a hub
     target = find(made_of["_target_"], trusted, key) if "_target_" in made_of else None
     arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
     if target is None:
         return arguments
-    if _within(target.__module__, [_PACKAGE]):
+    if _within(target.__module__, [f"{_PACKAGE}.backbones", f"{_PACKAGE}.network"]):
         arguments |= {name: value for name, value in _FROM_FILE.items() if name in parameters(target).known}
     if made_of.get("_partial_"):
         return functools.partial(target, **arguments)

@@ -34,7 +34,7 @@ python -m fedem_lightning +trainer.benchmark=true               an option of Lig
 python -m fedem_lightning run_dir=runs/a                        choose the run's folder
 python -m fedem_lightning run_dir=runs/a ckpt_path=auto         continue it after Ctrl-C or a crash
 python -m fedem_lightning.report runs                           runs side by side, and beside the papers' numbers
-python -m fedem_lightning.evaluate runs/a                       the run's scores again, calibration, confusion
+python -m fedem_lightning.evaluate clients.safetensors new.csv     scores of rows, calibration, confusion
 python -m fedem_lightning.personalize runs/a new.csv --out clients.safetensors     models for new clients
 python -m fedem_lightning.predict clients.safetensors new.csv --out p.csv          a prediction for every row
 python -m fedem_lightning.export runs/a --all --format onnx     trained models as files for other programs

@@ -7,12 +7,10 @@ Both files hold the mixture of Eq. 5 of the FedEM paper: input `x` with a free b
 import contextlib
 import copy
 import io
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +31,6 @@ OPSET = 18
 """Version of ONNX's operators: the one for which torch's exporter is written."""
 BATCHES = (1, 7)
 """Batch sizes with which a file is compared with the library."""
-RUNS = 20
-"""Calls whose median is the latency."""
 
 Predictor = Callable[[Inputs], Tensor]
 """A model of a file: x -> predictions."""
@@ -67,13 +63,6 @@ class Format(NamedTuple):
                 raise UserError(
                     f'--format: {package} is not installed; pip install "fedem-lightning[export]"'
                 ) from error
-
-
-class Measured(NamedTuple):
-    """What a file turned out to be."""
-
-    difference: float  # largest difference from the library
-    latency: float  # median time of one sample, in milliseconds
 
 
 def input_names(schema: Schema) -> list[str]:
@@ -219,11 +208,11 @@ FORMATS = {
 
 
 @torch.no_grad()
-def measured(run: Predictor, model: ClientModel) -> Measured:
-    """Compares the model of a file with the library's, and times it.
+def measured(run: Predictor, model: ClientModel) -> float:
+    """The largest difference of a file's model from the library's.
 
-    The difference is that of probabilities. Means of a regression may be large: theirs counts in units of the largest
-    mean where that is above 1.
+    It is that of probabilities. Means of a regression may be large: theirs counts in units of the largest mean where
+    that is above 1.
 
     Raises:
         UserError: the models differ by more than `LARGEST_DIFFERENCE`.
@@ -232,11 +221,8 @@ def measured(run: Predictor, model: ClientModel) -> Measured:
     differences = []
     for n in BATCHES:
         x = random_inputs(model.schema, n)
-        own = tree_map(lambda t: t.to(model.weights.dtype) if t.is_floating_point() else t, x)
-        expected = model(own).double()
-        found = run(x).double()
-        same_shape = found.shape == expected.shape
-        apart = float((found - expected).abs().max()) if same_shape else float("inf")
+        expected, found = in_precision(model)(x).double(), run(x).double()
+        apart = float((found - expected).abs().max()) if found.shape == expected.shape else float("inf")
         differences.append(apart / max(1.0, float(expected.abs().max())))
     worst = max(differences)
     require(
@@ -244,9 +230,10 @@ def measured(run: Predictor, model: ClientModel) -> Measured:
         f"--format: the exported model of client {model.name} differs from the library's by {worst:.1e}, more than "
         f"{LARGEST_DIFFERENCE:g}; nothing was written",
     )
-    x, seconds = random_inputs(model.schema, 1), []
-    for _ in range(3 + RUNS):  # three calls are not timed
-        start = time.perf_counter()
-        run(x)
-        seconds.append(time.perf_counter() - start)
-    return Measured(worst, 1000 * median(seconds[3:]))
+    return worst
+
+
+def in_precision(model: ClientModel) -> Predictor:
+    """The model for inputs of any precision."""
+    dtype = model.weights.dtype
+    return lambda x: model(tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, x))

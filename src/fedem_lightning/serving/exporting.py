@@ -1,78 +1,82 @@
-"""Exports clients' models: chooses them, writes and checks each file, and puts all in place in one go."""
+"""The command `export`: clients' models as files for other programs, each compared with the library's model."""
 
 import argparse
 import difflib
 import json
-import os
 import re
+import tempfile
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
-from torch.utils._pytree import tree_map
+from torch import Tensor
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
-from fedem_lightning.serving.export_formats import BATCHES, FORMATS, RUNS, Measured, Predictor, measured
-from fedem_lightning.serving.export_places import (
-    Origin,
-    Target,
-    check_hub,
-    origin_of,
-    push,
-    put_in_place,
-    staging_beside,
-    target_of,
-)
-from fedem_lightning.serving.model_card import Export, model_card, preprocessing
-from fedem_lightning.serving.model_files import read_clients, write_clients
-
-FEW_CLIENTS = 3
-"""Clients up to which no progress bar is shown."""
+from fedem_lightning.serving.commands import same
+from fedem_lightning.serving.export_formats import BATCHES, FORMATS, in_precision, input_names, measured, output_name
+from fedem_lightning.serving.model_files import load_clients, read_clients, write_clients
 
 
-def export(chosen: argparse.Namespace) -> None:
-    """Does what the command's arguments say; prints what was written.
+def run(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser.
 
     Raises:
         UserError: an argument is wrong, or an exported model differs from the library's; nothing was written.
 
     """
     kind = FORMATS[chosen.format]
-    target = target_of(chosen, kind)
+    folder, stem = target_of(chosen)
     kind.check_installed()
-    if chosen.push_to_hub:
-        require(target.stem is None, "--push-to-hub: uploads a folder; give --out a folder, not a file")
-        check_hub(chosen.push_to_hub)
-    origin = origin_of(chosen.run, chosen.trust)
-    models = origin.models if chosen.all else only(origin.models, chosen.client)
-    with writing(target.folder), staging_beside(target.folder) as staging:
-        index, found = write_models(models, chosen.format, staging, target.stem)
-        files = list(dict.fromkeys(index.values()))
-        facts = [(staging / name).stat() for name in files]
-        size = sum({fact.st_ino: fact.st_size for fact in facts}.values())  # links share their bytes
-        latency, worst = median(one.latency for one in found), max(one.difference for one in found)
-        batches = " and ".join(map(str, BATCHES))
-        told = [
-            f"size        {size:,} bytes",
-            f"latency     {latency:.3f} ms a sample on this CPU (median of {RUNS} calls)",
-            f"difference  {worst:.1e} from the library at most, on batches of {batches} random samples",
-        ]
-        written = Export(chosen.format, index, told, target.preprocessing)
-        files += _write_words(staging, target, replace(origin, models=models), written)
-        put_in_place(staging, target, files, chosen.force)
-    place = target.folder if target.stem is None else target.folder / files[0]
-    print(f"{place}: {len(models.names)} client{'s' * (len(models.names) > 1)}, {kind.described}")
-    print("\n".join(f"  {line}" for line in told))
-    if chosen.push_to_hub:
-        print(f"  uploaded    {push(target.folder, files, chosen.push_to_hub, chosen.private, chosen.force)}")
+    models = load_clients(chosen.run, chosen.trust)
+    models = models if chosen.all else only(models, chosen.client)
+    above = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    with writing(folder), tempfile.TemporaryDirectory(dir=above, prefix=".export-") as staging:
+        place = Path(staging)
+        index, worst = write_models(models, chosen.format, place, stem)
+        size = sum(file.stat().st_size for file in place.iterdir())
+        texts: dict[str, Any] = {f"{stem}.preprocessing.json" if stem else "preprocessing.json": preprocessing(models)}
+        if stem is None:
+            texts["index.json"] = {"format": chosen.format, "clients": index}
+        for name, content in texts.items():
+            (place / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in place.iterdir():
+            file.replace(folder / file.name)
+    out = folder if stem is None else folder / f"{stem}{kind.suffix}"
+    print(f"{out}: {len(models.names)} client{'s' * (len(models.names) > 1)}, {kind.described}, {size:,} bytes")
+    batches = " and ".join(map(str, BATCHES))
+    print(f"difference from the library: {worst:.1e} at most, on batches of {batches} random samples")
+
+
+def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
+    """The folder of the files; and of a single file its name without the ending.
+
+    Raises:
+        UserError: something is there already, it is what the command reads, or the path does not fit the format.
+
+    """
+    path, read, kind = chosen.out.expanduser(), chosen.run, FORMATS[chosen.format]
+    beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
+    apart = not same(path, read) and not same(path, beside)
+    require(apart, f"--out: {path} is what the command reads, or the folder that holds it; choose another")
+    if path.suffix not in {known.suffix for known in FORMATS.values()}:
+        require(not path.is_file(), f"--out: {path} is a file, expected a folder")
+        taken = path.is_dir() and any(path.iterdir())
+        require(not taken or chosen.force, f"--out: {path} exists; choose another folder, or add --force")
+        return path, None
+    require(path.suffix == kind.suffix, f"--out: {path.name}, but --format {chosen.format} writes {kind.suffix} files")
+    alone = kind.write is None or not chosen.all
+    require(alone, f"--out: with --all there is a {kind.suffix} file for each client; give a folder, not {path.name}")
+    require(not path.is_dir(), f"--out: {path} is a folder, expected a file")
+    for there in (path, path.with_name(f"{path.stem}.preprocessing.json")):
+        require(not there.exists() or chosen.force, f"--out: {there} exists; choose another, or add --force")
+    return path.parent, path.stem
 
 
 def only(models: ClientModels, name: str) -> ClientModels:
@@ -97,7 +101,7 @@ def only(models: ClientModels, name: str) -> ClientModels:
 
 def write_models(
     models: ClientModels, name: str, folder: Path, stem: str | None = None
-) -> tuple[dict[str, str], list[Measured]]:
+) -> tuple[dict[str, str], float]:
     """Writes the models and checks every file.
 
     Args:
@@ -107,38 +111,32 @@ def write_models(
         stem: name of a single file; None: the files have the names of their clients.
 
     Returns:
-        The file's name of each client, and what was measured of each model.
+        The file's name of each client, and the largest difference from the library.
 
     """
-    kind, found = FORMATS[name], []
-    stems = {client: stem for client in models.names} if stem is not None else file_stems(models.names)
+    kind, worst = FORMATS[name], 0.0
+    stems = {client: stem for client in models.names} if stem else file_stems(models.names)
     if kind.write is None or kind.read is None:
-        alone = stems[models.names[0]] if stem is not None or len(models.names) == 1 else "clients"
+        alone = stem or (stems[models.names[0]] if len(models.names) == 1 else "clients")
         path = folder / f"{alone}{kind.suffix}"
         write_clients(path, models)
         personal = models.personal
         network = personal.components[0] if isinstance(personal, SharedModels) else personal.backbone
         again = read_clients(path, backbone=network)
-        found = [measured(_as_trained(again, client), models.model(client)) for client in _tracked(models.names)]
-        return dict.fromkeys(models.names, path.name), found
-    first: dict[bytes, Path] = {}  # clients with the same weights of shared components have the same model
-    for row, client in enumerate(_tracked(models.names)):
-        path = folder / f"{stems[client]}{kind.suffix}"
+        worst = max(measured(in_precision(again.model(client)), models.model(client)) for client in models.names)
+        return dict.fromkeys(models.names, path.name), worst
+    index: dict[str, str] = {}
+    first: dict[bytes, str] = {}  # clients with the same weights of shared components have the same model
+    for row, client in enumerate(models.names):
+        file = f"{stems[client]}{kind.suffix}"
         if isinstance(models.personal, SharedModels):
-            same = first.setdefault(models.personal.mixture[row].cpu().numpy().tobytes(), path)
-            if same != path:
-                os.link(same, path)  # no more disk space, and no second export
-                continue
-        model = models.model(client)
-        kind.write(model, path)
-        found.append(measured(kind.read(path), model))
-    return {client: f"{stems[client]}{kind.suffix}" for client in models.names}, found
-
-
-def _as_trained(models: ClientModels, client: str) -> Predictor:
-    """The model of a client as read from a file; it takes what the network was trained on."""
-    model = models.model(client)
-    return lambda x: model(tree_map(lambda t: t.to(model.weights.dtype) if t.is_floating_point() else t, x))
+            file = first.setdefault(models.personal.mixture[row].cpu().numpy().tobytes(), file)
+        if file not in index.values():
+            model = models.model(client)
+            kind.write(model, folder / file)
+            worst = max(worst, measured(kind.read(folder / file), model))
+        index[client] = file
+    return index, worst
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
@@ -159,21 +157,16 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
     return stems
 
 
-def _tracked(names: tuple[str, ...]) -> Iterable[str]:
-    """The names, with a progress bar on a terminal if there are more than a few."""
-    console = Console()
-    shown = console.is_terminal and len(names) > FEW_CLIENTS
-    return track(names, "exporting", console=console, disable=not shown, transient=True)
+def preprocessing(models: ClientModels) -> dict[str, Any]:
+    """What a user's sample looks like, how it becomes the model's input, and what the output means; plain values."""
+    schema = models.schema
+    state = {name: _plain(value) for name, value in schema.state().items() if name not in ("names", "seen", "n_train")}
+    return {"inputs": input_names(schema), "output": output_name(schema), **state}
 
 
-def _write_words(staging: Path, target: Target, origin: Origin, written: Export) -> list[str]:
-    """Writes what explains the models: the card, the preprocessing and, in a folder, the index; their names."""
-    texts = {
-        target.card: model_card(origin, written),
-        target.preprocessing: json.dumps(preprocessing(origin.models, written.format), indent=2) + "\n",
-    }
-    if target.stem is None:
-        texts["index.json"] = json.dumps({"format": written.format, "clients": written.index}, indent=2) + "\n"
-    for name, text in texts.items():
-        (staging / name).write_text(text, encoding="utf-8")
-    return list(texts)
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.tolist() if isinstance(value, Tensor) else value

@@ -2,14 +2,12 @@
 
 Tensors of the latter: `weights` [K, M]; `components.{m}.{name}` where clients share M components; `clients.{name}`
 [K, M, ...] where they have models of their own; `network.{name}`: frozen tensors, the same for all. The metadata has
-the clients' names, how to make the network, and the form of the samples, as JSON. The model of a client of its own also
-has `recipe`, the algorithm's; `reported`, the scores that the client has sent to the server; and `samples`, the
-arguments with which `load_client` reads its samples.
+the clients' names, how to make the network, and the form of the samples, as JSON.
 """
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make, with_network
 from fedem_lightning.run.resuming import newest_checkpoint
-from fedem_lightning.serving.options import clients_file
 from fedem_lightning.settings.check import check_arguments
 
 FORMAT = "fedem-lightning clients 1"
@@ -52,13 +49,10 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
 
     """
     check_arguments("", load, {"path": path, "trust": trust})
-    own = clients_file(Path(path).expanduser())
-    require(
-        own is None,
-        f"{path}: clients' models, which load_clients takes (in Python); expected a run's folder or a .ckpt file",
-    )
-    file = checkpoint_of(Path(path).expanduser())
-    checkpoint = read_checkpoint(file, "RUN")
+    alone = Path(path).suffix == ".safetensors"
+    wanted = "which load_clients takes (in Python); expected a run's folder or a .ckpt file"
+    require(not alone, f"{path}: clients' models, {wanted}")
+    checkpoint = read_checkpoint(checkpoint_of(Path(path).expanduser()), "RUN")
     given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
     model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
     require(model.schema is not None, f"{path}: written by an older version, which did not save the clients' names")
@@ -66,20 +60,19 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
 
 
 def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> ClientModels:
-    """The models of all clients of a run that trained, of a `.safetensors` file, or of a client of its own.
+    """The models of all clients of a run that trained, or of a `.safetensors` file.
 
     Args:
-        path: a run's folder, a `.ckpt` or a `.safetensors` file, or the folder of a client of its own (`deploy`).
+        path: a run's folder, a `.ckpt` or a `.safetensors` file.
         trust, arguments: see `load`.
 
     Raises:
-        UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep, or
-            are distributed clients, which keep their models.
+        UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep.
 
     """
     check_arguments("", load_clients, {"path": path, "trust": trust})
-    if (file := clients_file(Path(path).expanduser())) is not None:
-        return read_clients(file, [trust] if isinstance(trust, str) else trust, **arguments)
+    if Path(path).suffix == ".safetensors":
+        return read_clients(Path(path).expanduser(), [trust] if isinstance(trust, str) else trust, **arguments)
     return load(path, trust, **arguments).trained_model.clients_models()
 
 
@@ -103,13 +96,8 @@ def checkpoint_of(path: Path) -> Path:
     return found
 
 
-def write_clients(path: Path, models: ClientModels, notes: Mapping[str, Any] | None = None) -> None:
+def write_clients(path: Path, models: ClientModels) -> None:
     """Writes the models in one step: a stop leaves no half of a file.
-
-    Args:
-        path: the file.
-        models: of the clients.
-        notes: what the file says besides, by name; plain values.
 
     Raises:
         UserError: the system refuses; an earlier file stays as it was.
@@ -127,7 +115,7 @@ def write_clients(path: Path, models: ClientModels, notes: Mapping[str, Any] | N
     own = model_state(network)
     tensors |= {f"network.{n}": t for n, t in network.state_dict().items() if n not in own}
     schema = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in models.schema.state().items()}
-    facts = {"clients": list(models.names), "network": recipe(network), "schema": schema, **(notes or {})}
+    facts = {"clients": list(models.names), "network": recipe(network), "schema": schema}
     metadata = {"format": FORMAT, **{name: json.dumps(value) for name, value in facts.items()}}
     own_memory = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     with replacing(path) as temporary:
@@ -149,31 +137,6 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
         UserError: the file is missing, broken, or not of this package.
 
     """
-    metadata, tensors = _read(path)
-    try:
-        return _models(metadata, tensors, trust, backbone)
-    except UserError:
-        raise
-    except Exception as error:  # whatever is missing, or of another form
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
-
-
-def read_notes(path: Path) -> dict[str, Any]:
-    """What a file of clients' models says by name; those of `write_clients` are among it.
-
-    Raises:
-        UserError: see `read_clients`.
-
-    """
-    try:
-        return {name: json.loads(value) for name, value in _read(path)[0].items() if name != "format"}
-    except ValueError as error:
-        raise UserError(f"{path}: its notes are no JSON ({error})") from error
-
-
-def _read(path: Path) -> tuple[dict[str, str], Models]:
-    """The metadata and the tensors of a file of clients' models."""
     require(path.is_file(), f"{path}: no such file")
     try:
         with safe_open(regular(path), framework="pt") as file:
@@ -182,7 +145,13 @@ def _read(path: Path) -> tuple[dict[str, str], Models]:
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: no intact .safetensors file ({error})") from error
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
-    return metadata, tensors
+    try:
+        return _models(metadata, tensors, trust, backbone)
+    except UserError:
+        raise
+    except Exception as error:  # whatever is missing, or of another form
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
 
 
 def _models(
@@ -193,11 +162,11 @@ def _models(
     network = _network(made_of, trust, backbone)
     network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
-    network.load_state_dict(with_prefix(tensors, "network."), strict=False)
-    weights, own = tensors["weights"], with_prefix(tensors, "clients.")
+    network.load_state_dict(_with_prefix(tensors, "network."), strict=False)
+    weights, own = tensors["weights"], _with_prefix(tensors, "clients.")
     if own:
         return ClientModels(tuple(names), OwnModels(network, own, weights), schema)
-    states: list[Any] = [with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
+    states: list[Any] = [_with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
     components = nn.ModuleList(with_state(network, state) for state in states)
     return ClientModels(tuple(names), SharedModels(components, weights), schema)
 
@@ -215,6 +184,6 @@ def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> 
     return copy.deepcopy(make(filled, trust, "backbone"))
 
 
-def with_prefix(tensors: Models, prefix: str) -> Models:
+def _with_prefix(tensors: Models, prefix: str) -> Models:
     """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,10 +1,8 @@
 """DATA of the commands: rows of samples and their clients, in the form that a trained model takes."""
 
-import argparse
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +55,7 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Column names of DATA.
+    """Whose the rows are, and column names of a table.
 
     Args:
         client: the one client of all rows; None: DATA names them.
@@ -68,11 +66,6 @@ class RowColumns:
     client: str | None = None
     client_column: str | None = None
     label_column: str | None = None
-
-
-def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
-    """Column names of DATA, from the options of a command."""
-    return RowColumns(chosen.client, chosen.client_column, chosen.label_column)
 
 
 def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), labelled: bool = False) -> ClientRows:
@@ -92,28 +85,19 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
     python = f"in Python model.client(NAME).predict takes a dictionary of {several}"
     require(not several, f"DATA: the model takes samples of several arrays, the commands one array x; {python}")
     require(schema.vocabulary is None, "DATA: the model is one of texts; the commands take arrays and tables only")
-    from_file = _from_npz if path.suffix.lower() == ".npz" else _from_table
-    with _named("DATA"):
-        found = from_file(path, schema, columns, labelled)
-    x, y = found["x"], found.get("y")
-    require(x.ndim > 0 and len(x) > 0, f"DATA: {path} has no rows")
-    require(y is not None or not labelled, f"DATA: {path} has no labels ({found['label']})")
-    if y is not None and len(y) == len(x):
-        found = _with_labels(found, schema)
-        x, y = found["x"], found["y"]
-    client, names = _clients(found, columns, schema, len(x))
-    split = None if found.get("split") is None else check_split(found["split"], len(x))
-    labels = None if y is None else _labels(y, schema, len(x))
-    return ClientRows(schema.samples_of(_in_form(x, schema), labels), client, names, split)
-
-
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Errors of the readers, which name their argument `path`, name `what` in its place."""
     try:
-        yield
-    except UserError as error:
-        raise UserError(re.sub("^path:", f"{what}:", str(error))) from error
+        found = (_from_npz if path.suffix.lower() == ".npz" else _from_table)(path, schema, columns, labelled)
+    except UserError as error:  # the readers call their argument `path`
+        raise UserError(re.sub("^path:", "DATA:", str(error))) from error
+    require(found["x"].ndim > 0 and len(found["x"]) > 0, f"DATA: {path} has no rows")
+    require("y" in found or not labelled, f"DATA: {path} has no labels ({found['label']})")
+    if "y" in found and len(found["y"]) == len(found["x"]):
+        found = _with_labels(found, schema)
+    n = len(found["x"])
+    client, names = _clients(found, columns, schema, n)
+    split = None if found.get("split") is None else check_split(found["split"], n)
+    labels = None if "y" not in found else _labels(found["y"], schema, n)
+    return ClientRows(schema.samples_of(_in_form(found["x"], schema), labels), client, names, split)
 
 
 def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
@@ -121,10 +105,8 @@ def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -
         require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
-    names = names_of_clients(arrays)
-    wanted = ("x", "client", "split", *["y"] * labelled)
-    found: dict[str, Any] = {name: arrays[name] for name in wanted if name in arrays}
-    return {**found, "names": names, "label": "an array y", "missing": "an array client"}
+    found: dict[str, Any] = {n: arrays[n] for n in ("x", "client", "split", *["y"] * labelled) if n in arrays}
+    return {**found, "names": names_of_clients(arrays), "label": "an array y", "missing": "an array client"}
 
 
 def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
@@ -142,18 +124,13 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
     read = {what: name for what, name in known.items() if what != "y" or labelled}
     check_values(frame, list(read.values()))
     found: dict[str, Any] = {what: strings_or_whole(frame[name]) for what, name in read.items() if what != "y"}
-    if "y" in read:
-        found["y"] = _label_values(frame[label], schema)
+    if "y" in read and schema.classes is None:
+        found["y"] = numbers(frame[label])
+    elif "y" in read:  # names of classes, as in training
+        codes, classes = words(frame[label])
+        found["y"] = np.array(classes)[codes]
     x = _features(frame.drop(columns=list(known.values())), schema, frame)
     return {**found, "x": x, "names": None, "label": f"a column {label}", "missing": f"a column {client}"}
-
-
-def _label_values(column: pd.Series, schema: Schema) -> np.ndarray:
-    """Names of classes where training had names; else numbers."""
-    if schema.classes is None:
-        return numbers(column)
-    codes, found = words(column)
-    return np.array(found)[codes]
 
 
 def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.ndarray:
@@ -183,11 +160,7 @@ def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
 def _clients(
     found: Mapping[str, Any], columns: RowColumns, schema: Schema, n: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The client of each row [n], and the names of the clients that have rows.
-
-    Clients of the run come first and in its order, in which means over clients have the run's bits. ClientRows without
-    clients are those of the only client that the model knows.
-    """
+    """The client of each row [n], and the names of the clients that have rows, those of the run first, in its order."""
     if columns.client is not None:
         require(columns.client != "", "--client: expected a name, got none")
         require("client" not in found, "--client: DATA names the clients of its rows; give either")
@@ -196,13 +169,11 @@ def _clients(
         return np.zeros(n, dtype=np.int64), (schema.name(0),)
     require("client" in found, f"DATA: no clients ({found['missing']}); or --client NAME, if all rows are one client's")
     codes, names = check_clients(found["client"], found["names"], n)
-    present = np.unique(codes).tolist()
-    places = {t: schema.place(names[t]) for t in present}
-    present.sort(key=lambda t: (places[t] is None, places[t] or 0))
-    own = tuple(names[t] for t in present)
+    places = {t: schema.place(names[t]) for t in np.unique(codes).tolist()}
+    present = sorted(places, key=lambda t: (places[t] is None, places[t] or 0))
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
-    return position[codes], own
+    return position[codes], tuple(names[t] for t in present)
 
 
 def _with_labels(found: dict[str, Any], schema: Schema) -> dict[str, Any]:
@@ -224,8 +195,8 @@ def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
         return schema.labels(y)
     size = schema.task.n_outputs
     shapes = [(n,), (n, 1)] if size == 1 else [(n, size)]
-    numbers = y.dtype.kind in "fiub" and y.shape in shapes
-    require(numbers, f"y: expected {size} number{'s' * (size > 1)} for each of {n} rows, got {y.dtype} {y.shape}")
+    fits = y.dtype.kind in "fiub" and y.shape in shapes
+    require(fits, f"y: expected {size} number{'s' * (size > 1)} for each of {n} rows, got {y.dtype} {y.shape}")
     return labels_of_task(schema.task, y, n) if size > 1 else check_targets(y, n)
 
 

@@ -1,0 +1,143 @@
+"""The commands on trained models: their options, and the checks that need no heavy import."""
+
+import argparse
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from fedem_lightning.errors import require
+from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+
+TABLES = (".csv", ".tsv", ".parquet")
+"""Endings of the tables that the commands read."""
+TABLES_OF_A_RUN = ("clients.parquet", "metrics.csv")
+RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
+
+
+def main_of(command: str) -> Callable[..., None]:
+    """The entry point of a command; a user's mistake ends it with one line and exit code 2.
+
+    The work is `run` of a module of this room, which takes seconds to import: --help and a wrong option do not.
+    """
+    options, check, module = _COMMANDS[command]
+
+    def main(arguments: list[str] | None = None) -> None:
+        with one_line_for_mistakes():
+            parser = Parser(prog=f"python -m fedem_lightning.{command}")
+            options(parser)
+            parser.add_argument("--force", action="store_true", help="write over earlier files")
+            several = "a package of yours that RUN's model needs; can be given several times"
+            parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
+            chosen = parser.parse_args(arguments)
+            require(chosen.run.exists(), f"{chosen.run}: no such run or file")
+            if "data" in chosen:
+                require(chosen.data.is_file(), f"DATA: no file {chosen.data}")
+                wanted = f"DATA: expected a file that ends in .npz, {', '.join(TABLES)}, got {chosen.data.name}"
+                require(chosen.data.suffix.lower() in (".npz", *TABLES), wanted)
+            check(chosen)
+            import_module(f"fedem_lightning.serving.{module}").run(chosen)
+
+    return main
+
+
+def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help=run)
+    parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv, .tsv or .parquet")
+    group = parser.add_argument_group("DATA", "an .npz with x, client and optional y, split, names; or a table")
+    group.add_argument("--client", metavar="NAME", help="all rows belong to this client; DATA then names no clients")
+    for option, default in (("--client-column", "client"), ("--label-column", "y")):
+        said = f"of a table; default: that of the training table, else {default}"
+        group.add_argument(option, metavar="COLUMN", help=said)
+
+
+def _personalize(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has no split) "
+        "give the models; test rows are scored."
+    )
+    _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
+    out = "the clients' models, a .safetensors file; with --few-shot the scores, a .csv file"
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
+    group = parser.add_argument_group("personalisation, where the method has these (fedem)")
+    group.add_argument("--steps", type=int, metavar="N", help="E-steps and updates of the mixture weights")
+    until = "a client stops once its weights move by less than X"
+    group.add_argument("--tolerance", type=float, metavar="X", help=until)
+    group = parser.add_argument_group("few samples")
+    shots = "instead of models, a table of scores after 0, 1, 2, ... training samples a client, as 0,1,5,all"
+    group.add_argument("--few-shot", metavar="K,...", help=shots)
+    group.add_argument("--seed", type=int, default=0, help="of the samples drawn (default: 0)")
+
+
+def _check_personalize(chosen: argparse.Namespace) -> None:
+    require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
+    endings = (".safetensors",) if chosen.few_shot is None else (".csv",)
+    check_out(chosen.out, endings, chosen.force, (chosen.run, chosen.data))
+
+
+def _predict(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Predicts every row of DATA with the model of its client. The file has the rows in their order, with the "
+        "columns client, class and p_CLASS, or client and mean in a regression."
+    )
+    _run_and_data(parser, RUN, "the rows")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")
+
+
+def _check_predict(chosen: argparse.Namespace) -> None:
+    check_out(chosen.out, (".parquet", ".csv"), chosen.force, (chosen.run, chosen.data))
+
+
+def _evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Scores the rows of DATA with the models of the clients that trained, or of a file."
+    _run_and_data(parser, RUN, "labelled rows")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="also write evaluation.json, clients.csv and confusion.csv there"
+    )
+    parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
+
+
+def _check_evaluate(chosen: argparse.Namespace) -> None:
+    folder = chosen.out
+    if folder is None:
+        return
+    require(folder.is_dir() or not folder.exists(), f"--out: {folder} is no folder")
+    there = [name for name in ("evaluation.json", "clients.csv", "confusion.csv") if (folder / name).exists()]
+    held = f"--out: {folder} already holds {', '.join(there)}; choose another folder, or add --force"
+    require(chosen.force or not there, held)
+
+
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Trained models as files for other programs, which need neither this package nor Lightning."
+    parser.add_argument("run", type=Path, metavar="RUN", help=RUN)
+    whom = parser.add_mutually_exclusive_group(required=True)
+    whom.add_argument("--client", metavar="NAME", help="the model of this client")
+    whom.add_argument("--all", action="store_true", help="the models of all clients that trained")
+    formats = "safetensors: the weights, in one file; onnx: a .onnx file for each client; torch: a .pt2 file of "
+    formats += "torch.export for each client"
+    parser.add_argument("--format", required=True, choices=("safetensors", "onnx", "torch"), help=formats)
+    out = "a folder, or a single file with the format's ending (default: the folder exported)"
+    parser.add_argument("--out", type=Path, default=Path("exported"), metavar="PATH", help=out)
+
+
+def check_out(path: Path, endings: tuple[str, ...], force: bool, inputs: tuple[Path, ...] = ()) -> None:
+    """Raises UserError unless a file may be written: its ending is known, and nothing would be lost."""
+    require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
+    require(not path.is_dir(), f"--out: {path} is a folder")
+    for read in inputs:
+        parts = [read, *(read / name for name in TABLES_OF_A_RUN)] if read.is_dir() else [read]
+        require(not any(same(path, part) for part in parts), f"--out: {path} is what the command reads")
+    require(force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
+
+
+def same(path: Path, other: Path) -> bool:
+    """Whether two paths lead to one file or folder, through links, `..`, or letters that the system takes for equal."""
+    return path.samefile(other) if path.exists() and other.exists() else path.resolve() == other.resolve()
+
+
+_COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None], str]] = {
+    "personalize": (_personalize, _check_personalize, "personalizing"),
+    "predict": (_predict, _check_predict, "predicting"),
+    "evaluate": (_evaluate, _check_evaluate, "evaluating"),
+    "export": (_export, lambda chosen: None, "exporting"),
+}

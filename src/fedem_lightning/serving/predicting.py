@@ -1,0 +1,132 @@
+"""Models of many clients on rows: personalised, predictions and scores in blocks; the command `predict`."""
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.serving.model_files import load_clients
+from fedem_lightning.serving.output import Quality, write_table
+from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
+from fedem_lightning.tasks import MultiLabel
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser.
+
+    Raises:
+        UserError: the user's input is wrong; nothing has been written.
+
+    """
+    models = load_clients(chosen.run, chosen.trust)
+    rows = read_rows(chosen.data, models.schema, chosen_columns(chosen))
+    table = predictions(models, rows)
+    write_table(chosen.out, table)
+    clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
+    print(f"{len(table)} rows of {clients} predicted; written: {chosen.out}")
+
+
+def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
+    """Column names of DATA, from the options of a command."""
+    return RowColumns(chosen.client, chosen.client_column, chosen.label_column)
+
+
+def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray) -> ClientModels:
+    """The models that the clients get from their training rows.
+
+    Args:
+        model: the trained algorithm.
+        rows: of K clients.
+        codes: 0 train, 1 val, 2 test, -1: left out, int [n].
+
+    """
+    return model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
+
+
+def predicted(
+    models: ClientModels, rows: ClientRows, codes: np.ndarray
+) -> Iterator[tuple[Federation, Tensor, Tensor, Tensor]]:
+    """Predictions for the rows whose code is 2, in blocks.
+
+    Yields:
+        The federation of the rows; clients int64 [b], positions of their samples int64 [b], and predictions as
+        `Task.predict` gives them [b, ...].
+
+    Raises:
+        UserError: some of the clients have no model.
+
+    """
+    found = [models.place(name) for name in rows.names]
+    unknown = [name for name, place in zip(rows.names, found, strict=True) if place is None]
+    some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    n = f"{len(unknown)} of {len(rows.names)} clients have no model"
+    require(not unknown, f"DATA: {n}: {some}; personalise them first: python -m fedem_lightning.personalize --help")
+    federation = rows.federation(models.schema, codes)
+    personal = models.of(torch.tensor(found, dtype=torch.int64))
+    block = federation.block(torch.arange(len(found)), "test")
+    with torch.no_grad():
+        for piece in block.pieces() if len(block.index) else ():
+            yield federation, piece.owner, piece.index, personal.predict(piece)
+
+
+def scores_by_client(
+    models: ClientModels, rows: ClientRows, scored: np.ndarray, split: str = "test", quality: Quality | None = None
+) -> pd.DataFrame:
+    """Scores of each client on its rows `scored`, bool [n], to which `quality` adds their predictions.
+
+    Returns:
+        Columns id, n_SPLIT and SPLIT_MEASURE, NaN without such rows.
+
+    """
+    metric = ClientMetrics(len(rows.names), models.schema.task)
+    metric._update_count = 1  # otherwise torchmetrics warns where there is nothing to score
+    for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
+        y = federation.samples.labels(index)
+        metric.update(metric.task.scores(prediction, y), owner)
+        if quality is not None:
+            quality.add(prediction, y)
+    counts = np.bincount(rows.client[scored], minlength=len(rows.names))
+    table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
+    for measure, values in metric.compute().items():
+        table[f"{split}_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
+    return table
+
+
+def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
+    """The predictions, a row for each row of DATA, in its order.
+
+    Returns:
+        Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
+        multilabel task p_0, p_1, ..., the probability of each label.
+
+    Raises:
+        UserError: a client has no model.
+
+    """
+    schema, answers = models.schema, np.zeros((0, 0))
+    for _, _, index, prediction in predicted(models, rows, np.full(len(rows), 2)):
+        answer = schema.task.answer(prediction).numpy()  # [b, Y] or [b, k]
+        if not answers.size:
+            answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
+        answers[index.numpy()] = answer
+    arrays = "DATA: predictions for pixels or positions do not fit a table; ClientModel.predict returns them"
+    require(answers.ndim == 2, arrays)
+    table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
+    names, n = schema.class_names, answers.shape[1]
+    if isinstance(schema.task, MultiLabel):
+        titles = [f"p_{i}" for i in range(n)]
+    elif names is None:
+        titles = ["mean"] if n == 1 else [f"mean_{i}" for i in range(n)]
+    else:
+        best = answers.argmax(axis=1)
+        table["class"] = best if schema.classes is None else np.array(names, dtype=object)[best]
+        titles = [f"p_{name}" for name in names]
+    return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
