@@ -87,7 +87,7 @@ def _full(case: Callable[..., Case]) -> Iterator[Case]:
         for out in ("p.csv", "p.parquet"):
             words = ("out", "data.npz", "--out", out, "--force")
             yield case(f"circumstances/predict/{out} {size}", words, f"{MAIN}.predict", within=within)
-        words = ("out", "new.npz", "--few-shot", "0,1,2", "--test-fraction", "0.5", "--out-dir", "shot")
+        words = ("out", "new.npz", "--few-shot", "0,1,2", "--out", "shot.csv")
         yield case(
             f"circumstances/personalize/few shot {size}", words, f"{MAIN}.personalize", within=within, leaves=True
         )

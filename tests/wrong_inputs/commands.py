@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedem_lightning import evaluate, export, personalize, predict
 from fedem_lightning.report import __main__ as report
 from wrong_inputs.case import Case
 from wrong_inputs.folders import finished, with_data
@@ -44,7 +43,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "export": ("out", "--client", "0", "--format", "safetensors", "--out", "exported"),
 }
 """What each command is given beside the wrong word; a later option counts."""
-_PARSERS = {"report": report, "evaluate": evaluate, "predict": predict, "personalize": personalize, "export": export}
+_PARSERS = {"report": report}
 _TEXT = {"--client", "--client-column", "--label-column", "--trust", "--table", "--compare"}
 _FEW = {"empty", "bytes", "long", "interpolation"}
 """Values that options for names are given."""
@@ -82,24 +81,6 @@ def _options() -> Iterator[Case]:
                 values = [value] * (action.nargs if isinstance(action.nargs, int) else 1)
                 words = (*GOOD[command], f"{option}={value}") if len(values) == 1 else (*GOOD[command], option, *values)
                 yield Case(f"commands/{command}/{option}={name}", words, f"fedem_lightning.{command}", refused=False)
-    for words in (
-        *(
-            ("--few-shot", value, "--out-dir", "shot")
-            for value in ("", "x", "-1", "0,0", "1e9", "9" * 5000, ",", "all,x")
-        ),
-        ("--few-shot", "0,1", "--out-dir", "data.npz"),
-        ("--few-shot", "0,1", "--out-dir", "shot", "--test-fraction", "nan"),
-        ("--few-shot", "0,1", "--out-dir", "shot", "--test-fraction", "1"),
-        ("--few-shot", "0,1", "--out-dir", "shot", "--compare", "zz"),
-        ("--few-shot", "0,1", "--out-dir", "shot", "--seed", "9" * 5000),
-    ):
-        shown = " ".join(words)[:60]
-        yield Case(
-            f"commands/personalize/{shown}", ("out", "new.npz", *words), "fedem_lightning.personalize", refused=False
-        )
-    for repo in ("", "zz", "a/b/c", "../x", "a\nb/c", "x" * 500):
-        words = (*GOOD["export"], "--push-to-hub", repo)
-        yield Case(f"commands/export/hub={repo[:9]!r}", words, "fedem_lightning.export", refused=False)
 
 
 def _positional() -> Iterator[Case]:

@@ -67,7 +67,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "resume": (*RUN, "trainer.max_epochs=3", "ckpt_path=auto"),
     "resume-same": (*RUN, "trainer.max_epochs=2", "ckpt_path=auto"),
     "resume-file": (*RUN, "trainer.max_epochs=3", "ckpt_path=out/checkpoints/round-000002.ckpt"),
-    "evaluate": ("out",),
+    "evaluate": ("out", "data.npz"),
     "predict": ("out", "data.npz", "--out", "predicted.csv"),
     "personalize": ("out", "new.npz", "--out", "personal.safetensors"),
     "export": ("out", "--client", "0", "--format", "safetensors", "--out", "exported"),
