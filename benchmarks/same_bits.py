@@ -277,16 +277,17 @@ def _left_out(key: str) -> bool:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
-    """Prints what differs, and which runs are gone; the number of runs that differ."""
+    """Prints what differs, and which runs and keys are gone from all; the number of runs that differ."""
     if gone := sorted(before.keys() - runs().keys()):
         print(f"gone: {', '.join(gone)}")
+    left = {key for row in after.values() for key in row}
+    if lost := sorted({key for name in after for key in before.get(name, {}) if not _left_out(key)} - left):
+        print(f"in no run any more: {', '.join(lost)}")
     n_different = 0
     for name, now in after.items():
-        was = before.get(name)
-        differing = sorted(
-            key for key in was or () if not _left_out(key) and str(was[key]) != str(now.get(key))
-        )  # NaN is NaN; keys may join
-        if was is None or differing or "failed" in now:
+        was = {key: value for key, value in before.get(name, {}).items() if key in left and not _left_out(key)}
+        differing = sorted(key for key in was if str(was[key]) != str(now.get(key)))  # NaN is NaN; keys may join
+        if not was or differing or "failed" in now:
             n_different += 1
             print(f"{name}: " + ("failed" if "failed" in now else f"differs in {', '.join(differing[:6])}"))
     same = len(after) - n_different
