@@ -1,30 +1,35 @@
 """`python -m fedem_lightning`, and the command `fedem-lightning`."""
 
 import os
+import signal
 import sys
 
 from fedem_lightning.startup import keep_freed_memory
-from fedem_lightning.startup.process import ignore_stops, listening, loading
+from fedem_lightning.startup.process import end_with_the_first, is_worker_rank
 
 
 def main() -> None:
     """Runs the command line; Ctrl-C ends it with one line, also while modules are loaded."""
-    with loading():
+    if is_worker_rank():
+        end_with_the_first()
+    else:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # counts as Ctrl-C
+    try:
         from fedem_lightning.run import cli  # Hydra
         from fedem_lightning.run.commands import printed, survive_closed_output
         from fedem_lightning.run.job_folders import ended_sweep
 
         survive_closed_output()
         keep_freed_memory()
-    try:
         cli.main()
         if (folder := ended_sweep()) is not None:
-            with listening("stopped after the sweep, before its table"), printed():
+            with printed():
                 from fedem_lightning.report.command import print_sweep
 
                 print_sweep(folder)
-    finally:
-        ignore_stops()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(1)
 
 
 def command() -> None:

@@ -116,11 +116,8 @@ def require_ddp(trainer: pl.Trainer) -> None:
     require(fits, f"{expected}, got {type(strategy).__name__}")
 
 
-LAUNCH_VARIABLES = (
-    *("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"),
-    "FEDEM_LIGHTNING_PARENT",
-)
-"""Environment variables that Lightning, and `run.stopping`, set for the processes that are started."""
+LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+"""Environment variables that Lightning sets for the processes that it starts."""
 
 
 def launch_settings() -> tuple[dict[str, str], int]:

@@ -17,7 +17,6 @@ from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.serving.personalizing import parse_shots
-from fedem_lightning.startup.process import loading
 
 
 @pytest.mark.parametrize("command", ["report", "export", "data"])
@@ -41,12 +40,6 @@ def test_a_working_directory_that_is_gone_is_one_line(
             command()
         assert capsys.readouterr().err.startswith("error: the working directory is gone")
     monkeypatch.chdir(tmp_path)
-
-
-def test_commands_draw_into_files_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPLBACKEND", "nope")
-    with loading():
-        assert os.environ["MPLBACKEND"] == "agg"
 
 
 def _fill(path: Path) -> None:

@@ -49,31 +49,11 @@ def test_a_long_run_one_by_one_takes_a_process_a_core(monkeypatch: pytest.Monkey
     assert (chosen("loop", long), chosen("loop", long, 2)) == (1, 2)
 
 
-@pytest.mark.parametrize(("asked", "warned"), [(2, False), (3, True), ("auto", False)])
-def test_many_more_processes_than_cores_are_warned_of(
-    asked: Any, warned: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    monkeypatch.setattr(devices, "cores", lambda: 1)
-    chosen("loop", 1, asked)
-    said = [str(warning.message) for warning in recwarn]
-    assert [line.startswith("trainer.devices: 3 processes share 1 cores") for line in said] == [True] * warned
-    monkeypatch.setattr(devices, "is_worker_rank", lambda: True)  # the first one has said it
-    chosen("loop", 1, asked)
-    assert len(recwarn) == warned
-
-
 @pytest.mark.parametrize(("asked", "nodes"), [(99, 1), ("99", 1), (5, 1), (3, 2)])
 def test_more_processes_than_clients_are_refused_before_they_start(asked: Any, nodes: int) -> None:
     n = int(asked) * nodes
     with pytest.raises(UserError, match=f"trainer.devices: {n} processes, but only 4 clients in a round"):
         chosen("loop", 1, asked, num_nodes=nodes)
-
-
-def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "cores", lambda: 1)
-    monkeypatch.setattr("fedem_lightning.settings.check.memory", lambda: 10**8)
-    with pytest.raises(UserError, match=r"trainer.devices: 4 processes like this one would take .* GB, more than"):
-        chosen("loop", 1, 4)
 
 
 def test_on_an_accelerator_it_is_one_unless_asked() -> None:
@@ -116,18 +96,6 @@ def with_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has, raising=False)
 
 
-@pytest.mark.parametrize("has", [True, False])
-def test_a_line_about_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with_bfloat16(has, monkeypatch)
-    chosen("loop", 1)
-    assert capsys.readouterr().out == ""
-    chosen("loop", 10**6)
-    assert ("trainer.precision=bf16-mixed is faster for this network" in capsys.readouterr().out) == has
-    for precision in ("bf16-mixed", "64-true", "auto"):
-        chosen("loop", 10**6, precision=precision)
-        assert capsys.readouterr().out == ""
-
-
 NARROW = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Flatten(), nn.Linear(10816, 3))
 DEPTHWISE = nn.Sequential(nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Flatten(), nn.Linear(18432, 3))
 
@@ -153,18 +121,6 @@ def test_auto_is_bfloat16_where_it_is_known_to_be_faster(
     assert capsys.readouterr().out.startswith(f"trainer.precision: {picked} (")
     with_bfloat16(False, monkeypatch)
     assert pick_precision(config, model) == "32-true"
-
-
-@pytest.mark.parametrize("has", [True, False])
-def test_bfloat16_without_its_arithmetic_is_called_slow(
-    has: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    with_bfloat16(has, monkeypatch)
-    for precision in ("32-true", "64-true", "bf16-mixed"):
-        config = OmegaConf.create({"trainer": {"precision": precision, "accelerator": "cpu"}})
-        assert pick_precision(config, FedAvg(CNN(3), n_clients=4)) == precision
-    said = capsys.readouterr().out
-    assert said == "" if has else "no bfloat16 arithmetic, 32-true is many times faster" in said
 
 
 def test_advice_for_one_process_only() -> None:

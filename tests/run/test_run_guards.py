@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from pytorch_lightning import Callback, LightningModule, Trainer
 
@@ -17,11 +16,9 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
-from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
-from fedem_lightning.run.resuming import save_config
-from fedem_lightning.run.run_folder import check_run_folder
+from fedem_lightning.run.run_folder import begin_folder, check_run_folder
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer
 
@@ -102,52 +99,23 @@ CONFIG = {
 def test_a_run_goes_on_with_its_own_configuration_alone(
     key: str, value: Any, before: str, now: str, tmp_path: Path
 ) -> None:
-    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)
     OmegaConf.update(other, key, value, force_add=True)
     with pytest.raises(UserError, match=f"^{key}: the run in .* had {before}, now it is {now}; resume with the same"):
         check_run_folder(tmp_path, other)
 
 
-def test_a_run_goes_on_where_its_paths_are_written_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With hydra.job.chdir=true they are absolute."""
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # a command called before leaves it set
-    monkeypatch.chdir(tmp_path)
-    paths = {"data_dir": str(Path.home() / "x"), "proxy": str(tmp_path / "a")}
-    save_config(tmp_path, OmegaConf.create({**CONFIG, **paths}), [])
-    check_run_folder(tmp_path, OmegaConf.create({**CONFIG, "data_dir": "~/x", "proxy": "a"}))
-
-
 def test_a_run_does_not_go_on_without_a_part_of_its_configuration(tmp_path: Path) -> None:
-    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)
     del other.algorithm.n_components
     with pytest.raises(UserError, match=r"^algorithm.n_components: the run in .* had 3, now it is None"):
         check_run_folder(tmp_path, other)
 
 
-@pytest.mark.parametrize("n_written", [0, 1])
-def test_a_kill_between_the_files_of_the_configuration_loses_none(
-    n_written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = list[Path]()
-
-    def write(path: Path, content: bytes) -> None:
-        if len(written) == n_written:
-            raise KeyboardInterrupt
-        written.append(path)
-        write_atomically(path, content)
-
-    monkeypatch.setattr("fedem_lightning.run.resuming.write_atomically", write)
-    with pytest.raises(KeyboardInterrupt):
-        save_config(tmp_path, OmegaConf.create(CONFIG), ["seed=0"])
-    monkeypatch.undo()
-    save_config(tmp_path, OmegaConf.create(CONFIG), ["seed=0"])
-    assert {path.name for path in (tmp_path / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}
-
-
 def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
-    save_config(tmp_path, OmegaConf.create(CONFIG), [])
+    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)
     for key, value in (
         ("ckpt_path", "some.ckpt"),

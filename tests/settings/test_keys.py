@@ -15,8 +15,7 @@ from fedem_lightning.records.configs import flatten
 from fedem_lightning.report.collect import find_runs
 from fedem_lightning.report.groups import group_runs
 from fedem_lightning.run.gate import check_configuration
-from fedem_lightning.run.resuming import continued, read_own_config, save_config
-from fedem_lightning.run.run_folder import check_run_folder
+from fedem_lightning.run.run_folder import begin_folder, check_run_folder
 from fedem_lightning.settings.keys import BY_NAME, KEYS, handed_by_run
 from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped, variant
 from helpers.commands import CONFIG_DIR, TINY, call
@@ -92,12 +91,9 @@ def test_a_title_is_text() -> None:
 def test_a_title_is_no_difference_between_the_parts_of_a_run(title: str | None, tmp_path: Path) -> None:
     """Runs of before had none."""
     tree: dict[str, Any] = {"ckpt_path": "auto", "algorithm": {"_target_": "fedem_lightning.FedEM"}, "trainer": {}}
-    save_config(tmp_path, OmegaConf.create(tree), [])
+    begin_folder(tmp_path, OmegaConf.create(tree), [])
     now = OmegaConf.create({**tree, "algorithm": {**tree["algorithm"], "title": title}})
     check_run_folder(tmp_path, now)
-    save_config(tmp_path, now, [], rounds=2)
-    assert read_own_config(tmp_path) == tree
-    assert continued(tmp_path) == []
 
 
 def test_runs_with_and_without_a_title_are_repetitions(tmp_path: Path) -> None:

@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedem_lightning.algorithms
 from fedem_lightning.settings.shipped import choices
-from fedem_lightning.startup.process import PARENT, loading
+from fedem_lightning.startup.process import is_worker_rank
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.paths import ROOT
+from helpers.processes import runs
 
 HEAVY = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "matplotlib", "scipy"]
 HEAVY += ["sklearn", "networkx", "pyarrow", "PIL", "wandb", "pydantic"]
@@ -145,75 +148,107 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    ("module", "number", "at", "rank"),
+    ("module", "number", "at"),
     [
-        ("fedem_lightning", signal.SIGINT, "hydra", 0),
-        ("fedem_lightning", signal.SIGTERM, "hydra", 1),
-        ("fedem_lightning", signal.SIGINT, "omegaconf._impl", 0),  # while Hydra composes
-        ("fedem_lightning", signal.SIGTERM, "omegaconf._impl", 0),
-        ("fedem_lightning", signal.SIGINT, "omegaconf._impl", 1),
-        ("fedem_lightning", signal.SIGINT, "torch", 0),
-        ("fedem_lightning", signal.SIGTERM, "torch", 0),
-        ("fedem_lightning.report", signal.SIGINT, "pandas", 0),
-        ("fedem_lightning.data", signal.SIGINT, "hydra", 0),
+        ("fedem_lightning", signal.SIGINT, "hydra"),
+        ("fedem_lightning", signal.SIGTERM, "omegaconf._impl"),  # while Hydra composes
+        ("fedem_lightning", signal.SIGINT, "torch"),
+        ("fedem_lightning.report", signal.SIGINT, "pandas"),
     ],
 )
-def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: str, rank: int, tmp_path: Path) -> None:
-    """Another process of the run leaves it to the first one to say so, and fails, so that the first one hears of it."""
-    arguments = {"fedem_lightning.report": [str(tmp_path)], "fedem_lightning.data": ["list"]}.get(module, [])
+def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: str, tmp_path: Path) -> None:
+    arguments = [str(tmp_path)] if module.endswith("report") else []
     command = [sys.executable, "-c", INTERRUPTED, module, str(int(number)), at, *arguments]
-    environment = {**os.environ, "LOCAL_RANK": str(rank), PARENT: str(os.getpid())}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
-    when = "the configuration was composed" if at == "omegaconf._impl" else "Python packages were loading"
-    expected = (1, "" if rank else f"stopped while {when}; nothing has been done\n")
-    assert (done.returncode, done.stderr) == expected
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (1, "stopped\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_signals_are_ignored_once_the_command_has_done_its_work(tmp_path: Path) -> None:
-    """PyTorch takes seconds to be left; the exit code is that of the work."""
-    code = """
-import atexit, os, runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-atexit.register(lambda: [os.kill(os.getpid(), number) for number in (signal.SIGINT, signal.SIGTERM)])
+ORPHAN = """
+import os, subprocess, sys, time
+child = "from fedem_lightning.startup.process import end_with_the_first as e; e(); print(1, flush=True)"
+child += "; import time; time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
+process.stdout.readline()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system does not say there that a parent has ended")
+def test_a_process_ends_with_the_one_that_started_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        assert runs(child)
+        first.kill()
+    deadline = time.monotonic() + 60
+    while runs(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("variables", "another"),
+    [
+        ({}, False),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "2"}, False),
+        ({"LOCAL_RANK": "1"}, True),
+        ({"LOCAL_RANK": "0", "GROUP_RANK": "1"}, True),
+        ({"SLURM_PROCID": "3"}, True),
+    ],
+)
+def test_which_process_is_the_first(variables: dict[str, str], another: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_worker_rank() == another
+
+
+@pytest.mark.parametrize("job", ["interactive", "mine"])
+def test_a_run_under_salloc_waits_for_no_other(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": job, "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+    assert call(tmp_path, monkeypatch, *TINY, "run_dir=run", "trainer.accelerator=cpu", **slurm) == 0
+
+
+def test_one_run_for_several_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of two processes of torchrun, without trainer.devices=2: both would write the same files."""
+    monkeypatch.setattr("fedem_lightning.run.execute._PATIENCE", 0)
+    for name in ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"):
+        monkeypatch.setenv(name, {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "GROUP_RANK": "0"}.get(name, "1"))
+    assert call(tmp_path, monkeypatch, *TINY, "run_dir=run", "trainer.accelerator=cpu") == 2
+
+
+WITHOUT = """
+import sys
+
+class Blocked:
+    def find_spec(name, path=None, target=None):
+        if name in ("fcntl", "resource", "termios", "pwd", "grp"):
+            raise ImportError(f"{name} is of POSIX")
+
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Blocked)
+"""
+
+
+def test_no_module_of_posix_alone_is_needed(tmp_path: Path) -> None:
+    """As on Windows, where USERNAME is set; else torch would ask `pwd` for the name."""
+    code = f"""{WITHOUT}
+from fedem_lightning import FedEM, FederatedDataModule, load, save_run
+from fedem_lightning.run import cli, execute
+import runpy
+sys.argv[1:] = ["--help"]
 runpy.run_module("fedem_lightning", run_name="__main__", alter_sys=True)
+print(FedEM, FederatedDataModule, load, save_run)
 """
-    for arguments, expected in ((["--cfg", "job"], 0), (["algorithm=fedagv"], 2)):
-        command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-        assert done.returncode == expected, done.stderr
-        assert done.stderr.count("\n") == (1 if expected else 0)
-
-
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-def test_a_signal_counts_where_a_package_catches_everything(number: str) -> None:
-    code = f"""
-import os, signal
-from fedem_lightning.startup.process import clean_up_at_a_stop, loading
-signal.signal(signal.SIGINT, signal.default_int_handler)
-clean_up_at_a_stop(lambda: print("cleaned"))
-with loading():
-    try:
-        os.kill(os.getpid(), signal.{number})
-    except BaseException:
-        pass
-print("went on")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (1, "cleaned\n")
-    assert done.stderr == "stopped while Python packages were loading; nothing has been done\n"
-
-
-def test_ctrl_c_is_as_before_once_packages_are_loaded() -> None:
-    inherited = signal.getsignal(signal.SIGINT)
-    try:
-        for handler, ours in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):  # the latter under nohup
-            signal.signal(signal.SIGINT, handler)
-            with loading():
-                assert (signal.getsignal(signal.SIGINT) is not handler) == ours
-            assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, inherited)
+    variables: Any = {"cwd": tmp_path, "env": {**os.environ, "USERNAME": "somebody"}}
+    done = subprocess.run([sys.executable, "-c", code], **variables, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Personalised federated learning" in done.stdout
+    assert "fedem.FedEM" in done.stdout
 
 
 AT_ONCE = """
@@ -242,19 +277,3 @@ def test_the_console_script_finds_modules_in_the_working_directory(tmp_path: Pat
     command = [sys.executable, str(script), *TINY, "+hydra.callbacks.mine._target_=mine.Mine", "run_dir=run"]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (3, "found, before PyTorch is loaded: True\n", "")
-
-
-def test_a_warning_is_one_line_after_lightning_has_loaded() -> None:
-    """Lightning puts a format of its own in place of the command's."""
-    code = """
-import warnings
-from fedem_lightning.run.commands import one_line_for_mistakes
-from fedem_lightning.startup.process import PARENT
-from fedem_lightning.startup.process import loading
-with one_line_for_mistakes():
-    with loading():
-        from fedem_lightning.serving import predicting
-    warnings.warn_explicit("of a column", UserWarning, predicting.__file__, 1)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stderr == "warning: of a column\n"

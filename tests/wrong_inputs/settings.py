@@ -29,7 +29,6 @@ WRONG: dict[type, tuple[str, ...]] = {
 """By the kind of a key's default."""
 LEGAL = {
     ("faults=scaling", "faults.factor", "-7"): "the opposite of the update, longer",
-    ("callbacks=default", "callbacks.interrupt.grace_seconds", "1.5"): "seconds may have a fraction",
 }
 """Values that a key of a choice takes after all, and why."""
 FIRST_DAY = {

@@ -53,7 +53,8 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
 
     """
     check_tensors(checkpoint, algorithm)
-    warn_of_other_settings(dict(checkpoint.get("recipe") or {}), recipe_of(algorithm), algorithm._trainer)
+    before = dict(checkpoint.get("recipe") or {})
+    warn_of_other_settings(before, recipe_of(algorithm), type(algorithm), algorithm._trainer)
     algorithm.statistics.count_on(checkpoint["statistics"])
     algorithm.federation_digest = checkpoint["federation"]
     algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none

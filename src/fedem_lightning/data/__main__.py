@@ -9,7 +9,6 @@ from fedem_lightning.data.sources import SOURCES, kept_copy
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import write_arrays
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.process import loading
 
 # Modules that are slow to import are imported by the command that uses them.
 
@@ -50,8 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
-    with loading():
-        from fedem_lightning.run.not_composed import composed
+    from fedem_lightning.run.not_composed import composed
 
     return composed(overrides)
 
@@ -81,8 +79,7 @@ def _list(chosen: argparse.Namespace) -> None:
 
 
 def _download(chosen: argparse.Namespace) -> None:
-    with loading():
-        from fedem_lightning.data.sources import fetch
+    from fedem_lightning.data.sources import fetch
 
     folder = _data_dir(chosen.overrides)
     here = kept_copy(chosen.name, folder)
@@ -93,8 +90,7 @@ def _convert(chosen: argparse.Namespace) -> None:
     require(chosen.out.suffix == ".npz", f"out: expected a name that ends in .npz, got {chosen.out}")
     require(chosen.overrides == [], f"unexpected {' '.join(chosen.overrides)}")
     require(not chosen.out.exists(), f"out: {chosen.out} is already there and will not be written over")
-    with loading():
-        from fedem_lightning.data.sources import load_arrays
+    from fedem_lightning.data.sources import load_arrays
 
     arrays, _ = load_arrays(chosen.name, chosen.path, data_dir=chosen.out.parent)
     write_arrays(chosen.out, arrays, compressed=False)
@@ -106,11 +102,10 @@ def _describe(chosen: argparse.Namespace) -> None:
         raise UserError(f"--figure: {chosen.figure} is already there and will not be written over")
     require(chosen.figure is None or chosen.figure.suffix == ".png", f"--figure: expected a .png, got {chosen.figure}")
     config = _compose([f"dataset={chosen.dataset}", *chosen.overrides])
-    with loading():
-        from hydra.utils import instantiate
+    from hydra.utils import instantiate
 
-        from fedem_lightning.data.describe import draw_federation, print_description
-        from fedem_lightning.run.gate import check_group
+    from fedem_lightning.data.describe import draw_federation, print_description
+    from fedem_lightning.run.gate import check_group
 
     check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))
     data = instantiate(config.dataset)

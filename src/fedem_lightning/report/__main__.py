@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
-from fedem_lightning.startup.process import loading
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -16,8 +15,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
-        with loading():
-            from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
+        from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
+
         make_report(chosen)
 
 

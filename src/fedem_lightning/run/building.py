@@ -2,12 +2,14 @@
 
 import functools
 import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from hydra.utils import instantiate
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
@@ -100,11 +102,17 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         **picked,
         callbacks=callbacks,
         logger=RoundCSVLogger(folder / "metrics.csv"),
-        plugins=[MappedCheckpoints()],
+        plugins=[MappedCheckpoints(), *_environment()],
         default_root_dir=str(folder),
     )
     check_trainer(trainer)
     return trainer
+
+
+def _environment() -> list[LightningEnvironment]:
+    """Under salloc or sbatch, of a process that `srun` has not started: it waits for no others."""
+    launched = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+    return [] if launched or "SLURM_NTASKS" not in os.environ else [LightningEnvironment()]
 
 
 def quieten_lightning() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import to_absolute_path
@@ -24,19 +25,13 @@ import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.run.commands import printed, require_working_directory, usage
 from fedem_lightning.run.failures import Unexpected, unexpected, user_message
-from fedem_lightning.run.job_folders import RunRefused, leave_sweep, remove_if_empty, remove_what_is_left, sweep_command
+from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.settings.shipped import CONFIG_DIR
-from fedem_lightning.startup.process import (
-    clean_up_at_a_stop,
-    end_with_the_first,
-    is_worker_rank,
-    listening,
-    loading,
-    say_at_a_stop,
-)
+from fedem_lightning.startup.process import is_worker_rank
 
-_COMPOSING = "stopped while the configuration was composed; nothing has been done"
+_typed: list[str] = []  # the words of the command line
+_sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
 _full_error = False  # whether the user wants tracebacks
 
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
@@ -51,12 +46,11 @@ def _hydra_main(config: DictConfig) -> float | None:
         _describe_one_job(folder, typed)
     if "torch" not in sys.modules and not is_worker_rank():
         print("loading PyTorch and Lightning ...", flush=True)
-    clean_up_at_a_stop(lambda: remove_if_empty(folder))
-    with loading():
-        from fedem_lightning.records.measures import headline
-        from fedem_lightning.run.command_line import check_added, check_shadowed
-        from fedem_lightning.run.execute import run
+    from fedem_lightning.records.measures import headline
+    from fedem_lightning.run.command_line import check_added, check_shadowed
+    from fedem_lightning.run.execute import run
 
+    warnings.formatwarning = _on_one_line  # Lightning has put its own in its place
     try:
         check_shadowed()
         check_added(config, typed)
@@ -64,7 +58,7 @@ def _hydra_main(config: DictConfig) -> float | None:
             _from_where_it_was_typed(config)
         results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
-        _end(stop)  # a sweep ends, too
+        _end(Interrupted(f"{stop}{_sweep_goes_on}"))  # a sweep ends, too
     except Exception as error:
         if hydra_config.mode == RunMode.RUN:
             _end(error, folder)
@@ -90,10 +84,7 @@ def main() -> None:
     if "--version" in sys.argv[1:]:
         _answer(f"fedem-lightning {fedem_lightning.__version__}")
         return
-    if is_worker_rank():
-        end_with_the_first()
-    with listening(_COMPOSING):
-        _compose_and_run()
+    _compose_and_run()
 
 
 def _answer(text: str) -> None:
@@ -105,10 +96,11 @@ def _answer(text: str) -> None:
 
 
 def _compose_and_run() -> None:
-    global _full_error
+    global _full_error, _sweep_goes_on
+    _typed[:], _sweep_goes_on = sys.argv[1:], ""
     _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
+    warnings.formatwarning = _on_one_line
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
     from fedem_lightning.run.command_line import check_command_line
     from fedem_lightning.run.not_composed import not_composed
@@ -118,18 +110,19 @@ def _compose_and_run() -> None:
         check_command_line(sys.argv[1:], CONFIG_DIR)
         with printed():
             _hydra_main()
-    except KeyboardInterrupt:  # from a launcher that has workers
-        print(f"stopped; continue the sweep with: {sweep_command()}", file=sys.stderr)
-        sys.exit(1)
-    except RunRefused as refusal:
-        _end(UserError(str(refusal)))
+    except KeyboardInterrupt:  # before a run began, or between the jobs of a sweep
+        _end(Interrupted(f"stopped{_sweep_goes_on}"))
     except (UserError, Unexpected) as error:  # of a job of a sweep, too
         _end(error)
     except Exception as error:  # of Hydra, which ran no job
         _end(not_composed(error, sys.argv[1:]))
     finally:
-        remove_what_is_left()
-        leave_sweep()  # this process may call `main` again
+        if not is_worker_rank():
+            remove_what_is_left()
+
+
+def _on_one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"warning: {' '.join(str(message).split())}\n"
 
 
 def _from_where_it_was_typed(config: DictConfig) -> None:
@@ -142,8 +135,14 @@ def _from_where_it_was_typed(config: DictConfig) -> None:
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:
     """Makes the command line that of this job of a sweep: Lightning starts further processes with it."""
-    sys.argv[1:] = [*_config_flags(sys.argv[1:]), *overrides]
+    global _sweep_goes_on
     hydra_config = HydraConfig.get()
+    if _typed:  # else this is a worker of a launcher
+        words = get_args_parser().parse_known_args(_typed)[0].overrides
+        options = [word for word in _typed if word not in words]  # before: Hydra reads overrides in one piece
+        command = resume_command(Path(hydra_config.sweep.dir).absolute(), words, options)
+        _sweep_goes_on = f"; continue the whole sweep with: {command}"
+    sys.argv[1:] = [*_config_flags(sys.argv[1:]), *overrides]
     with read_write(hydra_config):  # type: ignore[arg-type]
         hydra_config.run.dir = str(folder)
 
@@ -175,7 +174,6 @@ def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
 
 def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
-    say_at_a_stop(f"stopped after a job; continue the sweep with: {sweep_command()}")
     foreseen = user_message(error)
     failure = error if foreseen is not None else unexpected(error, folder)
     if not is_worker_rank():

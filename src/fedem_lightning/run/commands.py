@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.startup.process import decide
 
 _STDERR = 2
 _EXAMPLES = """\
@@ -88,7 +87,6 @@ def one_line_for_mistakes() -> Iterator[None]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
     survive_closed_output()
-    decide(1)  # the rank of another launch is none of theirs
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
         require_working_directory()

@@ -2,17 +2,14 @@
 
 import copy
 import platform
-import resource
 import subprocess
 import sys
-import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
@@ -24,7 +21,6 @@ from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.tensors import called
-from fedem_lightning.settings.check import require_memory
 from fedem_lightning.startup.process import is_worker_rank
 
 if TYPE_CHECKING:
@@ -56,52 +52,21 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
     devices = config.trainer.devices
     if not on_cpu(config) or model.remote is not None:
         return 1 if devices is None else devices
-    long = arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
-    if long and str(config.trainer.precision) == "32-true" and bfloat16_is_faster(model):
-        _say("this CPU has bfloat16 arithmetic: trainer.precision=bf16-mixed is faster for this network")
     n_nodes = config.trainer.get("num_nodes", 1)
     exchanged = any(store.on_disk or not store.alone for store in model.states.stores().values())
-    if devices is None and (not long or n_nodes > 1 or exchanged or _in_a_launchers_worker()):
+    if devices is None and (n_nodes > 1 or exchanged or _in_a_launchers_worker() or not _is_long(config, model, data)):
         return 1
     n_clients = share_of(model.participation, len(data.federation.clients()))
     if devices not in (None, "auto"):
         n = len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else int(devices)
         fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
         require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
-        _check_crowding(n)
         return devices
     return processes_on_cpu(engine_on_cpu(model), n_clients // n_nodes, cores())
 
 
-def asked_processes(config: "DictConfig") -> int | None:
-    """The number of processes that a configuration asks for; None: `auto`, as many as there are."""
-    devices, n_nodes = config.trainer.devices, int(config.trainer.get("num_nodes") or 1)
-    if isinstance(devices, str):  # "2" is two, "0,1" are these two
-        devices = devices.split(",") if "," in devices else int(devices) if devices.isdigit() else None
-    elif devices is None:
-        devices = 1
-    if devices in (None, -1):
-        return None
-    return n_nodes * (devices if isinstance(devices, int) else len(devices))
-
-
-def require_group(trainer: pl.Trainer, size: int) -> None:
-    """Refuses a Trainer that does not work in the group of processes to which this one belongs.
-
-    Args:
-        trainer: as it was built.
-        size: number of processes of the group; 1: there is none.
-
-    Raises:
-        UserError: the Trainer is for another number of processes.
-
-    """
-    asked = trainer.num_devices * trainer.num_nodes
-    started = f"{size} processes were started, and the run is for {asked}"
-    require(size in (1, asked), f"trainer.devices: {started}; expected the number that was started on each machine")
-    alone = f"trainer.num_nodes: expected 1, got {trainer.num_nodes}, because no launcher has started this process"
-    named = "torchrun and srun are launchers; by hand set MASTER_ADDR, WORLD_SIZE and NODE_RANK on each machine"
-    require(size > 1 or trainer.num_nodes == 1, f"{alone}; {named}")
+def _is_long(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> bool:
+    return arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
 
 
 def pick_accelerator(config: "DictConfig") -> str:
@@ -127,8 +92,6 @@ def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
             why = f"this CPU and network are {'' if faster else 'not known to be '}faster with bfloat16"
         _say(f"trainer.precision: {picked} ({why})")
         return picked
-    if asked.startswith("bf16") and on_cpu(config) and not _has_bfloat16():
-        _say("trainer.precision: this CPU has no bfloat16 arithmetic, 32-true is many times faster")
     return asked
 
 
@@ -150,19 +113,6 @@ def _say(line: str) -> None:
 
 def _has_bfloat16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def _check_crowding(n_processes: int) -> None:
-    """Warns where processes share cores by more than two, and refuses more than fit into the memory."""
-    if n_processes > 2 * cores() and not is_worker_rank():
-        require_memory(
-            "trainer.devices", n_processes * peak_memory(torch.device("cpu")), f"{n_processes} processes like this one"
-        )
-        warnings.warn(
-            f"trainer.devices: {n_processes} processes share {cores()} cores, which is slower than "
-            f"trainer.devices={cores()}, and each holds the whole federation",
-            stacklevel=2,
-        )
 
 
 def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
@@ -220,10 +170,14 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has had at a time, on a GPU those of its tensors."""
+def peak_memory(device: torch.device) -> int | None:
+    """The most bytes that this process has had at a time, on a GPU those of its tensors; None: Windows does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return None
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

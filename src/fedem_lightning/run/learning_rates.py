@@ -9,9 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.errors import UserError
 from fedem_lightning.records.configs import find_chosen
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.job_folders import FINDS_RUN, RunRefused, run_command
+from fedem_lightning.run.job_folders import FINDS_RUN, run_command
 from fedem_lightning.settings.shipped import CONFIG_DIR
 
 WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
@@ -82,13 +83,13 @@ def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence
     The clients' rate is tuned too, unless the command line gives it.
 
     Raises:
-        RunRefused: this is such a command, and the data have none.
+        UserError: this is such a command, and the data have none.
 
     """
     tunes = any(word.lstrip("+").startswith("tune=") for word in overrides)
     if not len(data.federation.splits["val"]):
         if tunes:
-            raise RunRefused(f"+tune: {WITHOUT_VAL}")
+            raise UserError(f"+tune: {WITHOUT_VAL}")
         return WITHOUT_VAL
     left_out = (*FINDS_RUN, "logger")
     kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
