@@ -14,7 +14,7 @@ from fedem_lightning.run import execute
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.shipped import choices
-from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL, leave_undrawn, snapshot
 
 GROUPS = ("aggregation", "adaptation", "compression", "faults")
@@ -98,20 +98,3 @@ def test_no_combination_that_is_refused_leaves_a_folder(tmp_path: Path, monkeypa
             counts["refused" if line else "accepted"] += 1
         print(algorithm, counts, flush=True)
     assert counts["refused"] > 100
-
-
-def test_a_broken_earlier_configuration_is_refused_before_the_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*TINY, "trainer.max_epochs=1", "algorithm=fedavg", "trainer.accelerator=cpu", "run_dir=run"]
-    assert call(tmp_path, monkeypatch, *words) == 0
-    capsys.readouterr()
-    for broken in ("a: [1\nb", "- 1\n"):
-        (tmp_path / "run" / ".hydra" / "config.until-round-000001.yaml").write_text(broken)
-        before = snapshot(tmp_path)
-        assert call(tmp_path, monkeypatch, *words, "trainer.max_epochs=3", "ckpt_path=auto") == 2
-        out, err = capsys.readouterr()
-        assert "config.until-round-000001.yaml" in err
-        assert err.count("\n") == 1
-        assert "round 2" not in out
-        assert snapshot(tmp_path) == before

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
-from fedem_lightning.records.files import write_atomically, writing
+from fedem_lightning.records.files import regular, write_atomically, writing
 from fedem_lightning.settings.keys import KEYS
 from fedem_lightning.startup.process import is_worker_rank
 
@@ -41,7 +41,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     if is_worker_rank():
         yield
         return
-    lock = FileLock(folder / LOCK, timeout=0)
+    new, lock = not folder.exists(), FileLock(folder / LOCK, timeout=0)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -55,6 +55,9 @@ def only_run_in(folder: Path) -> Iterator[None]:
     finally:
         (folder / LOCK).unlink(missing_ok=True)
         lock.release()
+        if new:
+            with suppress(OSError):  # it has content
+                folder.rmdir()
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
@@ -104,7 +107,7 @@ def tree_of(config: DictConfig) -> dict[str, Any]:
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
     """What results.json holds, if the run in `folder` has ended and `config` asks for no more rounds; else None."""
     try:
-        results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+        results: dict[str, Any] = json.loads(regular(folder / "results.json").read_text())
         planned = resolved(read_yaml(folder / ".hydra" / "config.yaml"))["trainer"]["max_epochs"]
         done = config.trainer.max_epochs <= max(planned, results["rounds"])  # it may have ended before its plan
     except (OSError, ValueError, TypeError, KeyError):
