@@ -1,7 +1,8 @@
-"""Every shipped configuration is composed and run for two rounds."""
+"""Every shipped configuration is composed; one or two of each group run for two rounds, all of them with `-m slow`."""
 
+import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 import torchvision
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 from fedem_lightning import UserError
@@ -19,7 +20,7 @@ from fedem_lightning.run.execute import run
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import save_encoder, save_texts
 from helpers.library_folders import save_flbench, save_pfllib
-from helpers.runs import SMALL, leave_undrawn, run_small
+from helpers.runs import SMALL, composed_small, leave_undrawn, run_small
 
 GROUPS = (
     "adaptation",
@@ -60,8 +61,22 @@ DRAWN = {
     "logger/tensorboard",
     "logger/mlflow",
 }  # every figure at least once
-LONG = {"experiment/cifar100"}  # test_the_public_codes_settings_run_as_well runs it
-LONG_REFERENCES = {"cifar10", "emnist", "mnist"}  # run by test_option_runs; femnist and cifar100 have the same networks
+BY_DEFAULT = {  # one or two of each group; tests of each part have the others
+    "adaptation/finetune",
+    "aggregation/median",
+    "algorithm/fedem",
+    "algorithm/user_centric",
+    "backbone/mlp",
+    "compression/top_k",
+    "dataset/digits",
+    "dataset/npz",
+    "engine/loop",
+    "experiment/femnist_mlp",
+    "experiment/table2",
+    "faults/dropout",
+    "network/figure3",
+    "privacy/central",
+}
 OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
@@ -101,18 +116,9 @@ def check_samples(folder: Path, results: dict[str, Any]) -> None:
     np.testing.assert_allclose(means, clients[f"test_{measure}"], rtol=1e-6, atol=1e-6)
 
 
-def slow(names: list[str], those: set[str]) -> list[Any]:
-    """Parameters for a test, of which those are slow."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in those else name for name in names]
-
-
-@pytest.mark.parametrize("option", slow(OPTIONS, LONG))
-def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.chdir(tmp_path)  # MLflow writes there
+def overrides_for(option: str, files: Path) -> list[str]:
+    """What composes the option, with data or a backbone that fit it."""
     group, name = option.rsplit("/", 1)
-    if option not in DRAWN:
-        leave_undrawn(monkeypatch)
     overrides = [f"{'+' if group in ('experiment', 'privacy') else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
@@ -134,7 +140,44 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
         overrides.append("algorithm.participation=1.0")
     if name == "shakespeare" and group == "dataset":
         overrides.append("backbone=lstm")
-    results = run_small(tmp_path / "run", files, *overrides)
+    return overrides
+
+
+def arguments_of(target: Any) -> set[str]:
+    """What it takes by name; where it takes `**options`, those of its base classes and of what they are for, too."""
+    names: set[str] = set()
+    for part in target.__mro__ if isinstance(target, type) else (target,):
+        for name, argument in inspect.signature(part).parameters.items() if part is not object else ():
+            names.add(name)
+            for kind in get_args(argument.annotation)[1:] if argument.kind is argument.VAR_KEYWORD else ():
+                names |= arguments_of(kind)
+    return names
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_option_is_composed(option: str, files: Path) -> None:
+    """Every class of it is there and takes its keys."""
+    config, _ = composed_small(files, *overrides_for(option, files))
+    waiting: list[Any] = [OmegaConf.to_container(config, resolve=True)]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+        if isinstance(node, dict) and "_target_" in node:
+            keys = {key for key in node if not key.startswith("_") and key != "title"}  # which a report shows
+            assert keys <= arguments_of(get_object(node["_target_"])), node["_target_"]
+
+
+RUN = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in OPTIONS]
+
+
+@pytest.mark.parametrize("option", RUN)
+def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.chdir(tmp_path)  # MLflow writes there
+    group, name = option.rsplit("/", 1)
+    if option not in DRAWN:
+        leave_undrawn(monkeypatch)
+    results = run_small(tmp_path / "run", files, *overrides_for(option, files))
     assert results["rounds"] == 2
     score = "loss" if results["dataset"] == "density" else "accuracy"
     assert 0 <= results["test"][score]["weighted"] <= (1 if score == "accuracy" else 10)
@@ -153,7 +196,8 @@ EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.y
 WITH_REFERENCE = [e for e in EXPERIMENTS if "by_fidelity" in (CONFIG_DIR / "experiment" / f"{e}.yaml").read_text()]
 
 
-@pytest.mark.parametrize("experiment", slow(WITH_REFERENCE, LONG_REFERENCES))
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", WITH_REFERENCE)
 def test_the_public_codes_settings_run_as_well(
     experiment: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

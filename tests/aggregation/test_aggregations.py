@@ -26,7 +26,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.testing import check_algorithm
 from helpers.conformance import ROWS, Noisy, Row
-from helpers.every_method import EVERY
+from helpers.every_method import A_FEW, SLOW, each
 from helpers.federations import make_data, make_model, parameters, train
 
 SIZES = (9, 14, 30, 25, 8, 12, 7)
@@ -40,7 +40,7 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
     return torch.cat([*rows, parameters(model.components)])
 
 
-@EVERY
+@A_FEW
 def test_a_limit_that_nobody_reaches_changes_nothing(row: Row) -> None:
     data = row.data(sizes=SIZES)
     limited = row.model(data, aggregation=Mean(1e9))
@@ -56,7 +56,7 @@ def test_a_limit_that_nobody_reaches_changes_nothing(row: Row) -> None:
 SENDING = [row for row in ROWS if row.kind.facts.sends_updates]
 
 
-@pytest.mark.parametrize("row", SENDING, ids=lambda row: row.kind.__name__)
+@each(SENDING, SLOW)
 def test_every_method_that_sends_updates_trains_with_every_rule(row: Row) -> None:
     data = row.data(sizes=SIZES)
     plain = served(train(row.model(data), data, 1))

@@ -379,7 +379,10 @@ def least(z: float, q: float, rounds: int, delta: float, step: float = 2e-3) -> 
     return low
 
 
-@pytest.mark.parametrize(("z", "q", "rounds"), [(1.0, 0.1, 20), (0.8, 0.5, 3), (2.0, 0.05, 60)])
+MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in ((0.8, 0.5, 3), (2.0, 0.05, 60))]
+
+
+@pytest.mark.parametrize(("z", "q", "rounds"), [(1.0, 0.1, 20), *MORE])
 @pytest.mark.parametrize("kind", ["PLD", "RDP"])
 def test_epsilon_lies_between_a_lower_bound_and_another_upper_one(
     z: float, q: float, rounds: int, kind: str, monkeypatch: pytest.MonkeyPatch

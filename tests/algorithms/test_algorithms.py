@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import (
-    APFL,
     ClientSGD,
-    Clustered,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -19,7 +17,6 @@ from fedem_lightning import (
     Linear,
     Local,
     LoopEngine,
-    PFedMe,
     SyntheticMixture,
     UserCentric,
     UserError,
@@ -30,7 +27,15 @@ from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import model_state
 from helpers.conformance import ROWS, Noisy, Row, own_rows, with_groups
-from helpers.every_method import EVERY, NUMBERED_AT_WILL, SAMPLING, SERVING_UNSEEN, TRAINED_BY_SGD
+from helpers.every_method import (
+    A_FEW,
+    A_FEW_NUMBERED_AT_WILL,
+    A_FEW_SERVING_UNSEEN,
+    EVERY,
+    SAMPLING,
+    SERVING_UNSEEN,
+    TRAINED_BY_SGD,
+)
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 
@@ -57,7 +62,7 @@ def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
     assert (model.trainer.current_epoch, model.trainer.global_step) == (1, 1)
 
 
-@EVERY
+@A_FEW
 def test_training_lowers_the_loss(row: Row) -> None:
     data = row.data(sizes=(60, 60, 60))
     model = row.model(data, client_optimizer=ClientSGD(lr=0.3))
@@ -87,7 +92,7 @@ def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataMod
     return data
 
 
-@NUMBERED_AT_WILL
+@A_FEW_NUMBERED_AT_WILL
 def test_permuting_clients_permutes_the_result(row: Row) -> None:
     data, order = row.data(), np.array([2, 0, 3, 1])
     permuted = relabelled(data, order)
@@ -130,7 +135,7 @@ def test_engines_and_blocks_agree(row: Row) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        row if row.kind in (FedEM, FedAvg, APFL, PFedMe, Clustered, UserCentric) else pytest.param(row, marks=SLOW)
+        row if row.kind in (FedAvg, UserCentric) or row is ROWS[0] else pytest.param(row, marks=SLOW)
         for row in ROWS
         if row.sgd
     ],
@@ -140,7 +145,7 @@ def test_engines_and_blocks_agree_on_batch_norm_and_dropout(row: Row) -> None:
     engines_and_blocks_agree(row, "noisy")
 
 
-@EVERY
+@A_FEW
 def test_state_survives_a_round_trip(row: Row) -> None:
     data = row.data()
     model = train(row.model(data, client_optimizer=SGD), data, 2)
@@ -208,7 +213,7 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
         assert torch.equal(own_rows(model, name), rows)
 
 
-@SERVING_UNSEEN
+@A_FEW_SERVING_UNSEEN
 def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
     x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
     options: dict[str, Any] = {"unseen_fraction": 0.5, "domain": np.arange(40) // 20}

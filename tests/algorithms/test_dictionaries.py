@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedem_lightning import FederatedDataModule, UserError
 from helpers.conformance import ROWS, Row
+from helpers.every_method import A_FEW
 from helpers.federations import make_trainer
 
 SIZES = (7, 12, 5, 20)
@@ -46,7 +47,7 @@ def model_of(row: Row) -> Any:
     return row.kind(Texts, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+@A_FEW
 def test_every_algorithm_takes_dictionaries_or_refuses_in_one_line(row: Row, tmp_path: Path) -> None:
     data, refusal, trainer = texts(), REFUSED.get(row.kind.__name__), make_trainer(1)
     if refusal is not None:

@@ -205,8 +205,11 @@ def test_novel_inputs_have_a_low_density_in_the_clients_table() -> None:
     assert model.clients[["gaussian_0", "gaussian_1", "gaussian_2"]].sum(axis=1).to_numpy() == pytest.approx(1)
 
 
+ONNX = pytest.param("full", "onnx", marks=pytest.mark.slow)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
-@pytest.mark.parametrize(("covariance", "format_"), [("diagonal", "torch"), ("full", "onnx")])
+@pytest.mark.parametrize(("covariance", "format_"), [("diagonal", "torch"), ONNX])
 def test_clients_are_personalised_saved_and_exported(covariance: Any, format_: str, tmp_path: Path) -> None:
     data, rng = make_data(sizes=(30, 21, 44)), np.random.default_rng(1)
     model = train(make_model(FedGMM, data, covariance=covariance, n_gaussians=2), data, 2)

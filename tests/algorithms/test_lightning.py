@@ -300,7 +300,7 @@ def test_a_schedule_needs_the_number_of_rounds() -> None:
         ({"max_time": {"minutes": 10}}, 3),
         ({"detect_anomaly": True}, 3),
         ({"profiler": "simple"}, 3),
-        ({"profiler": "pytorch"}, 3),
+        pytest.param({"profiler": "pytorch"}, 3, marks=pytest.mark.slow),
         ({"num_sanity_val_steps": 2, "inference_mode": True}, 3),
     ],
 )

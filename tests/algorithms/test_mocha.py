@@ -133,7 +133,7 @@ def test_rounds_equal_plain_loops(loss: str, work: float) -> None:
 
 
 @LOSSES
-@pytest.mark.parametrize("relations", ["alone", "coupled"])
+@pytest.mark.parametrize("relations", [pytest.param("alone", marks=pytest.mark.slow), "coupled"])
 def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str, relations: str) -> None:
     """And the hinge dual never falls: sigma' keeps the clients' simultaneous steps safe, and each step is the best."""
     data, history = binary(), History()

@@ -15,7 +15,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.models.tensors import activation_bytes
 from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import ROWS, Row
-from helpers.every_method import EVERY
+from helpers.every_method import A_FEW
 from helpers.federations import make_trainer
 from helpers.pretended_card import DEVICE, PretendedCard, card, card_trainer
 
@@ -58,7 +58,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
 
 
-@EVERY
+@A_FEW
 def test_a_card_computes_the_cpus_bits_and_is_seldom_waited_for(row: Row) -> None:
     data = row.data()
     expected, model = (row.model(data, client_optimizer=SGD) for _ in range(2))
@@ -78,7 +78,10 @@ def test_a_card_computes_the_cpus_bits_and_is_seldom_waited_for(row: Row) -> Non
     assert rounds.kernels[1] > 100
 
 
-@pytest.mark.parametrize("name", ["FedEM", "FedAvg", "Ditto", "Scaffold", "UserCentric", "DFedEM"])
+RESUMED = ("FedAvg", "Ditto", "Scaffold", "UserCentric", "DFedEM")
+
+
+@pytest.mark.parametrize("name", ["FedEM", *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED)])
 def test_a_run_on_a_card_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
     row = next(row for row in ROWS if row.kind.__name__ == name)
     data = row.data()

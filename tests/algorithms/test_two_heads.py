@@ -249,7 +249,7 @@ GHOST. I am thy father's spirit, doomed for a certain term to walk the night. Li
 
 
 @METHODS
-@pytest.mark.parametrize("task", ["binary", "text", "tuned"])
+@pytest.mark.parametrize("task", ["binary", *(pytest.param(t, marks=pytest.mark.slow) for t in ("text", "tuned"))])
 def test_other_labels_and_tuning_train_alike_in_both_engines(kind: Any, task: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=LR, momentum=0.9), "batch_size": 4, "local_epochs": 2}
     if task == "text":

@@ -167,7 +167,7 @@ def swapped(seed: int) -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, y, client, n_classes=8)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_groups_behind_label_shift_need_adjusted_gradients(seed: int) -> None:
     data, found = swapped(seed), {}
     for adjusted in (False, True):
@@ -276,7 +276,7 @@ def test_streams_are_means_with_centroids() -> None:
 
 
 @pytest.mark.parametrize("similarity", ["eq6", "cosine"])
-@pytest.mark.parametrize("n_streams", [2, "auto", None])
+@pytest.mark.parametrize("n_streams", ["auto", *(pytest.param(n, marks=pytest.mark.slow) for n in (2, None))])
 def test_groups_are_found_and_served(n_streams: Any, similarity: str) -> None:
     data = grouped(n_clients=8, n=120)
     options = {"n_streams": n_streams, "similarity": similarity}

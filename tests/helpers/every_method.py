@@ -8,13 +8,19 @@ from helpers.conformance import ROWS, Row
 FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
 
 
-def each(rows: list[Row]) -> pytest.MarkDecorator:
-    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else ()) for row in rows]
+def each(rows: list[Row], others: tuple[pytest.MarkDecorator, ...] = ()) -> pytest.MarkDecorator:
+    """The rows; `others` marks those that are not FAST."""
+    marked = [pytest.param(row, marks=pytest.mark.fast if row.kind in FAST else others) for row in rows]
     return pytest.mark.parametrize("row", marked, ids=lambda row: row.kind.__name__)
 
 
 EVERY = each(ROWS)
 SAMPLING = each([r for r in ROWS if r.samples])
-NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws])
 TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
 SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])
+
+SLOW = (pytest.mark.slow,)
+A_FEW = each(ROWS, SLOW)
+"""By default one of each kind; the others with `-m slow`."""
+A_FEW_NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws], SLOW)
+A_FEW_SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA], SLOW)
