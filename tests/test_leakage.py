@@ -66,6 +66,11 @@ def name_of(row: Row) -> str:
 
 
 EVERY = pytest.mark.parametrize("case", range(len(TABLE)), ids=lambda case: name_of(TABLE[case]))
+FEW = [
+    case if row.kind in (FedEM, FedAvg, UserCentric) else pytest.param(case, marks=pytest.mark.slow)
+    for case, row in enumerate(TABLE)
+]
+A_FEW = pytest.mark.parametrize("case", FEW, ids=lambda case: name_of(TABLE[case]))
 WITHOUT_VALIDATION = [case for case, row in enumerate([*ROWS, *MORE]) if row.kind not in SEEN_BY_VALIDATION]
 WITH_VALIDATION = [case for case in range(len(TABLE)) if case not in WITHOUT_VALIDATION]
 WITH_UNSEEN = [case for case, row in enumerate(TABLE) if row.kind is not MOCHA]
@@ -201,7 +206,7 @@ def test_a_test_leaves_what_was_trained(case: int) -> None:
     assert changed == []
 
 
-@EVERY
+@A_FEW
 def test_labels_of_training_samples_do_reach_the_models(case: int) -> None:
     """So the comparison of the tests above can see a difference."""
     model, _, _ = trained_on(case, "train")

@@ -38,6 +38,7 @@ def test_a_notebook_was_saved_with_its_outputs_and_without_errors(name: str) -> 
     assert max(map(len, lines)) <= 76  # what the site shows without scrolling
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORTER)
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
 def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

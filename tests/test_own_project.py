@@ -45,6 +45,7 @@ def commands() -> list[list[str]]:
     return [line[3:] for line in lines if line[:3] == ["python", "-m", "fedem_lightning"]]
 
 
+@pytest.mark.slow
 def test_the_sweep_of_a_method_from_outside(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

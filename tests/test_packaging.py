@@ -38,6 +38,7 @@ def from_the_wheel(site: Path, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_whole_package_and_starts_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     """Every file, with the same content: what runs from here runs from the wheel."""
     package = installed / "fedem_lightning"
@@ -52,7 +53,7 @@ def test_the_wheel_holds_the_whole_package_and_starts_in_an_empty_folder(install
     assert "_target_: fedem_lightning.Digits" in composed
 
 
-@pytest.mark.slow  # the files are those of the checkout, from which other tests run
+@pytest.mark.slow
 def test_the_wheel_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     arguments = ["+experiment=digits", "trainer.max_epochs=2", "run_dir=run"]
     from_the_wheel(installed, tmp_path, "-m", "fedem_lightning", *arguments)

@@ -51,7 +51,11 @@ class OnlyOne(FedEM):
         return super().client_update(block, round_)
 
 
-def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
+FEW = ("0: FedEM", "6: FedAvg", "12: Ditto", "31: UserCentric", "median", "failing", "tuned")
+"""By default; the others are slow."""
+
+
+def cases(which: str) -> dict[str, tuple[Row, dict[str, Any]]]:
     """Every row of the conformance table, with cohorts where it has any, and what else crosses processes."""
     found: dict[str, tuple[Row, dict[str, Any]]] = {
         f"{n}: {row.kind.__name__}": (row, {"participation": 4} if row.samples else {}) for n, row in enumerate(ROWS)
@@ -72,7 +76,8 @@ def cases() -> dict[str, tuple[Row, dict[str, Any]]]:
         "streams": (UserCentric, {"n_streams": 2, "similarity": "common", "refresh_every": 2, "participation": 3}),
         "by class": (UserCentric, by_class),
     }
-    return found | {name: (Row(kind), options) for name, (kind, options) in (more | rules).items()}
+    found |= {name: (Row(kind), options) for name, (kind, options) in (more | rules).items()}
+    return found if which == "all" else {name: found[name] for name in FEW}
 
 
 def several(devices: int) -> dict[str, Any]:
@@ -80,11 +85,11 @@ def several(devices: int) -> dict[str, Any]:
     return {"devices": devices, "strategy": "ddp", "use_distributed_sampler": False} if devices > 1 else {"devices": 1}
 
 
-def results(devices: int) -> dict[str, dict[str, Tensor]]:
+def results(devices: int, which: str) -> dict[str, dict[str, Tensor]]:
     """What three rounds of each case, and the test after them, leave behind."""
     sgd = ClientSGD(lr=0.3, momentum=0.9, state="keep")
     found = {}
-    for name, (row, options) in cases().items():
+    for name, (row, options) in cases(which).items():
         data = row.data(sizes=SIZES, unseen_fraction=0.3 if row.kind is not MOCHA else 0.0)
         torch.manual_seed(0)
         backbone = Noisy() if name == "tuned" else row.network(data)
@@ -117,8 +122,8 @@ def kept(devices: int, folder: Path) -> dict[str, Any]:
     return {"between": between, "after": model.state_dict()}
 
 
-def everything(devices: int, folder: Path) -> dict[str, Any]:
-    return {"results": results(devices), "kept": kept(devices, folder)}
+def everything(devices: int, folder: Path, which: str) -> dict[str, Any]:
+    return {"results": results(devices, which), "kept": kept(devices, folder)}
 
 
 class Found(NamedTuple):
@@ -129,15 +134,15 @@ class Found(NamedTuple):
     second: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.slow)])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """This file, run as a script, leaves what each of two processes found, while this one works alone."""
     folder = tmp_path_factory.mktemp("two")
-    with subprocess.Popen([sys.executable, __file__, folder], env=ENVIRONMENT, cwd=folder) as script:
+    with subprocess.Popen([sys.executable, __file__, folder, request.param], env=ENVIRONMENT, cwd=folder) as script:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "client .* failed in round")
-                alone = everything(1, folder)
+                alone = everything(1, folder, request.param)
             assert script.wait(timeout=400) == 0
         finally:
             script.kill()
@@ -233,6 +238,6 @@ if __name__ == "__main__":
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}
     child = os.fork()
     os.environ["LOCAL_RANK"] = "0" if child else "1"
-    torch.save(everything(2, Path(sys.argv[1])), f"{sys.argv[1]}/rank{os.environ['LOCAL_RANK']}.pt")
+    torch.save(everything(2, Path(sys.argv[1]), sys.argv[2]), f"{sys.argv[1]}/rank{os.environ['LOCAL_RANK']}.pt")
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -308,8 +308,11 @@ def test_dapper_with_labels_drawn_from_the_model() -> None:
         train(make_model(FedAvg, make_data(), adaptation=Dapper(source="model")), make_data(), 1)
 
 
+KINDS = [FedEM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FedAvg, HypCluster))]
+
+
 @pytest.mark.parametrize("adaptation", [Dapper(), Interpolate("own"), Interpolate("mixture"), Finetune(), KNN()])
-@pytest.mark.parametrize("kind", [FedAvg, FedEM, HypCluster])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adaptation: Any) -> None:
     data = make_data(sizes=(30, 21, 44, 17), unseen_fraction=0.25)
     tables = []

@@ -295,7 +295,7 @@ def test_a_checkpoint_needs_no_other_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop because")  # attention under vmap, on a CPU
-@pytest.mark.parametrize("trains", ["head", "adapters", "all"])
+@pytest.mark.parametrize("trains", ["adapters", *(pytest.param(t, marks=pytest.mark.slow) for t in ("head", "all"))])
 def test_stacked_vmap_and_loop_agree(trains: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """M = 3 encoders with adapters on four clients: one batched product for all learners, vmap, one after the other."""
     network = functools.partial(encoder, trains=trains, cache=False)

@@ -24,7 +24,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.cohort import draw_cohort
 from helpers.conformance import Noisy, Row
-from helpers.every_method import EVERY
+from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, parameters, stored, train
 
 RNG = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def refuses(row: Row) -> bool:
     return "shared" in row.options
 
 
-@EVERY
+@A_FEW
 def test_all_entries_are_no_compression(row: Row) -> None:
     data = row.data()
     if refuses(row):
@@ -126,7 +126,7 @@ def test_all_entries_are_no_compression(row: Row) -> None:
     assert learnt(compressed).numpy() == pytest.approx(learnt(whole).numpy(), abs=1e-10)
 
 
-@EVERY
+@A_FEW
 def test_each_method_trains_with_few_entries_or_few_bits(row: Row) -> None:
     data = row.data()
     if not row.kind.facts.sends_updates or row.kind in REFUSED or refuses(row):

@@ -41,7 +41,7 @@ def relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@pytest.mark.parametrize("kind", [FedEM, FedAvg, Local])
+@pytest.mark.parametrize("kind", [FedEM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FedAvg, Local))])
 @pytest.mark.parametrize("engine", ENGINES, ids=["vmap", "vmap-1", "vmap-3", "loop-2"])
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_engines_agree_after_five_rounds(kind: type, engine: Engine, precision: str) -> None:

@@ -40,7 +40,7 @@ def trained(model: Any, rounds: int, seed: int, **options: Any) -> torch.Tensor:
 
 
 @STACKED
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("engine", ["loop", pytest.param("vmap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_resumed_run_has_the_same_bits(draw: str, engine: str, tmp_path: Path) -> None:
     def fresh() -> FedEM:

@@ -107,7 +107,7 @@ def test_a_warm_up_is_fedavg_in_every_component() -> None:
     assert not torch.allclose(model.pi, drawn)
 
 
-@pytest.mark.parametrize("n_components", [2, 3])
+@pytest.mark.parametrize("n_components", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_true_clusters_are_recovered(n_components: int) -> None:
     """Appendix J.4, smaller: every client in its cluster."""
     data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True, seed=1)

@@ -32,7 +32,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import ShiftedExponentialNetwork
 from helpers.conformance import ROWS, Row, own_rows, with_groups
-from helpers.every_method import each
+from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_trainer, train
 
 SGD = ClientSGD(lr=0.3, momentum=0.9, weight_decay=0.01, state="keep")
@@ -93,7 +93,7 @@ def model_of(row: Row, network: nn.Module, data: FederatedDataModule, **options:
 
 
 # a network whose body is frozen has no body that trains; FedGMM's clients have models of another form
-@each([r for r in ROWS if r.sgd and not r.hidden and r.kind is not FedGMM])
+@each([r for r in ROWS if r.sgd and not r.hidden and r.kind is not FedGMM], SLOW)
 @pytest.mark.parametrize(
     ("engine", "norm"),
     [

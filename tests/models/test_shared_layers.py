@@ -146,7 +146,7 @@ def test_engines_agree_for_every_method(row: Row, kind: type[nn.Module]) -> None
 
 
 @pytest.mark.parametrize("kind", [OneLayerTwice, OneWeightTwice, OneNormTwice])
-@pytest.mark.parametrize("method", [FedEM, Local])
+@pytest.mark.parametrize("method", [FedEM, pytest.param(Local, marks=pytest.mark.slow)])
 def test_files(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
     """A resumed run, a checkpoint, a file of clients' models and a program all have the same model."""
 
