@@ -10,7 +10,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.data.describe import draw_federation
-from fedem_lightning.run.client_maps import weights_figure
 from fedem_lightning.run.figure_style import drawn_text
 from fedem_lightning.run.figures import draw_figures
 from helpers.federations import make_data
@@ -107,16 +106,3 @@ def test_a_scale_that_holds_all_shares_has_no_arrow(tmp_path: Path, drawn: dict[
     assert image.colorbar.extend == "neither"
     assert ticks(shares.yaxis) == [0, 1, 2]
     assert ticks(sizes.xaxis) == [0, 1]
-
-
-def test_weights_are_sorted_by_true_group_with_a_strip_above() -> None:
-    pi = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])
-    figure = weights_figure(pi, groups=np.array([1, 0, 0, 1]))
-    axes = figure.axes[0]
-    image = axes.images[0].get_array()
-    assert image is not None
-    np.testing.assert_allclose(image[0], [0.6, 0.2, 0.9, 0.7])  # group 0 first; then by component, the purest first
-    (strip,) = axes.child_axes
-    assert [text.get_text() for text in strip.texts] == ["0", "1"]
-    assert axes.get_xlabel() == "clients, sorted by their true group and largest component"
-    assert weights_figure(pi).axes[0].child_axes == []

@@ -19,7 +19,7 @@ from fedem_lightning.run.run_folder import begin_folder, check_run_folder
 from fedem_lightning.settings.keys import BY_NAME, KEYS, handed_by_run
 from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped, variant
 from helpers.commands import CONFIG_DIR, TINY, call
-from helpers.runs import leave_undrawn, make_run
+from helpers.runs import make_run
 
 
 def composed(*words: str) -> DictConfig:
@@ -114,14 +114,13 @@ def test_a_report_has_the_title_of_a_method_from_elsewhere(tmp_path: Path) -> No
 def test_a_run_is_drawn_under_its_title_and_its_method_never_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_undrawn(monkeypatch)
     drawn: list[str] = []
 
-    def note(names: Any, title: str) -> str:
-        drawn.append(title)
-        return title
+    def note(*arguments: Any) -> list[Path]:
+        drawn.append(arguments[-1])
+        return []
 
-    monkeypatch.setattr("fedem_lightning.run.execute.run_title", note)
+    monkeypatch.setattr("fedem_lightning.run.results.draw_figures", note)
     assert call(tmp_path, monkeypatch, *TINY, "trainer.max_epochs=1", "algorithm.title=Mine", "run_dir=run") == 0
     assert drawn == ["Mine"]
     assert "algorithm:\n" in (tmp_path / "run" / ".hydra" / "config.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Figures of a run, as PNG, in the style of all figures."""
+"""Figures of a run, as PNG: scores by round and over the clients, and who belongs to whom."""
 
 import textwrap
 from collections.abc import Mapping
@@ -8,22 +8,23 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.client_maps import coefficients_figure, embedding_figure, weights_figure
-from fedem_lightning.run.figure_style import HEIGHT, PALETTE, STYLE, WIDTH, drawn_text
+from fedem_lightning.run.figure_style import GROUPS_SHOWN, HEIGHT, MARKERS, PALETTE, STYLE, WIDTH, drawn_text
 from fedem_lightning.settings.shipped import method_title
 
-SPLIT_STYLES = {"train": (PALETTE[2], "--"), "val": (PALETTE[1], "-"), "test": (PALETTE[0], "-")}
-SPLIT_NAMES = {"train": "training samples", "val": "validation samples", "test": "test samples"}
-POPULATION_COLOURS = {"seen": PALETTE[0], "unseen": PALETTE[1]}
+_SPLITS = {
+    "train": ("training samples", PALETTE[2], "--"),
+    "val": ("validation samples", PALETTE[1], "-"),
+    "test": ("test samples", PALETTE[0], "-"),
+}
 _TITLE_LETTERS = 52
 """Letters of a line of a title, which fit into a figure of `WIDTH`."""
-WEIGHTS_WORDS = "Mixture weights of the clients"
 
 
 def draw_figures(
@@ -33,10 +34,10 @@ def draw_figures(
     artifacts: Mapping[str, Mapping[str, np.ndarray]],
     method: str | None = None,
 ) -> list[Path]:
-    """Draws the figures for which the run has data: scores, mixture weights, collaboration weights.
+    """Draws the figures for which the run has data.
 
     Args:
-        folder: folder of the figures.
+        folder: folder of the figures, with metrics.csv.
         results: results of the run, see docs/results.md.
         clients: the clients' table.
         artifacts: arrays by file and name; "coefficients" is drawn.
@@ -47,59 +48,49 @@ def draw_figures(
 
     """
     measure, _, unit = headline(results["train"])
-    title = run_title(results, method)
     name = unit.partition(",")[0]
+    run = f"{method_title(results['algorithm'], method)} on {results['dataset']}, seed {results['seed']}"
     with mpl.rc_context(STYLE):
         figures = {
-            f"{measure}_by_round": (by_round_words(name), _by_round(folder / "metrics.csv", results, measure)),
-            "mixture_weights": (WEIGHTS_WORDS, _mixture_weights(clients)),
+            f"{measure}_by_round": (f"{name.capitalize()} by round", _by_round(folder, results, measure)),
+            "mixture_weights": ("Mixture weights of the clients", _mixture_weights(clients)),
             f"{measure}_over_clients": (f"Test {name} over the clients", _over_clients(clients, measure)),
-            "coefficients": ("Collaboration weights", coefficients_figure(artifacts.get("coefficients", {}))),
-            "embedding": ("Clients by the similarity of their gradients", embedding_figure(clients)),
+            "coefficients": ("Collaboration weights", _coefficients(artifacts.get("coefficients", {}))),
+            "embedding": ("Clients by the similarity of their gradients", _embedding(clients)),
         }
-        drawn = {folder / f"{stem}.png": found for stem, found in figures.items() if found[1] is not None}
-        for path, (words, figure) in drawn.items():
-            assert figure is not None
-            _save(entitled(figure, words, title), path)
-    return list(drawn)
+        drawn = []
+        for stem, (words, figure) in figures.items():
+            if figure is not None:
+                drawn.append(folder / f"{stem}.png")
+                figure.suptitle("\n".join(drawn_text(part) for line in (words, run) for part in _broken(line)))
+                with replacing(drawn[-1]) as temporary:
+                    figure.savefig(temporary, dpi=150, format="png")
+    return drawn
 
 
-def by_round_words(name: str) -> str:
-    """The title of the scores by round, such as "Accuracy by round"."""
-    return f"{name.capitalize()} by round"
+def _broken(text: str) -> list[str]:
+    """The lines of a title; the longest is cut."""
+    line = one_line(text)
+    return textwrap.wrap(line if len(line) <= 120 else f"{line[:119]}…", _TITLE_LETTERS)
 
 
-def entitled(figure: Figure, *lines: str) -> Figure:
-    """The figure with a title: what it shows, and of which run; long lines are broken, and the longest cut."""
-    shown = [line if len(line) <= 120 else line[:119] + "…" for line in map(one_line, lines)]
-    broken = [part for line in shown for part in textwrap.wrap(line, _TITLE_LETTERS)]
-    figure.suptitle("\n".join(drawn_text(part) for part in broken))
-    return figure
+def _axes(height: float = HEIGHT) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
 
 
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
-
-
-def run_title(names: Mapping[str, Any], method: str | None = None) -> str:
-    """The second line of a run's titles: the method, by its name or the configuration's title, the data and seed."""
-    return one_line(f"{method_title(names['algorithm'], method)} on {names['dataset']}, seed {names['seed']}")
-
-
-def _by_round(path: Path, results: dict[str, Any], measure: str) -> Figure | None:
+def _by_round(folder: Path, results: dict[str, Any], measure: str) -> Figure | None:
+    path = folder / "metrics.csv"
     curves = pd.read_csv(path) if path.exists() else pd.DataFrame()
     if f"val/{measure}" not in curves and f"test/{measure}" not in curves:
         return None
     _, factor, unit = headline([measure])
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes = figure.subplots()
-    for split, (colour, line) in SPLIT_STYLES.items():
+    figure, axes = _axes()
+    for split, (label, colour, line) in _SPLITS.items():
         if (column := f"{split}/{measure}") in curves:
             points = curves[["round", column]].dropna()
-            alone = {"marker": "o", "markersize": 4} if len(points) == 1 else {}  # a line would not be seen
-            look: dict[str, Any] = {"color": colour, "linestyle": line, "label": SPLIT_NAMES[split], **alone}
-            axes.plot(points["round"], factor * points[column], **look)
+            marker = "o" if len(points) == 1 else ""  # a line would not be seen
+            axes.plot(points["round"], factor * points[column], color=colour, ls=line, marker=marker, label=label)
     if "bayes_accuracy" in results["reference"] and measure == "accuracy":
         ceiling = 100 * results["reference"]["bayes_accuracy"]
         axes.axhline(ceiling, color="black", linewidth=0.8, linestyle=":", label=f"Bayes ceiling {ceiling:.1f} %")
@@ -109,34 +100,77 @@ def _by_round(path: Path, results: dict[str, Any], measure: str) -> Figure | Non
     return figure
 
 
-def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
-    names = [name for name in clients if str(name).startswith("pi_")]
-    return weights_figure(clients[names].to_numpy(dtype=float)) if names else None
-
-
 def _over_clients(clients: pd.DataFrame, measure: str) -> Figure | None:
+    """The share of the clients whose test score is at most x."""
     scored = clients.dropna(subset=[f"test_{measure}"])
-    groups = {str(name): group[f"test_{measure}"].to_numpy() for name, group in scored.groupby("population")}
-    return clients_figure(groups, measure) if groups else None
-
-
-def clients_figure(scores: Mapping[str, np.ndarray], measure: str) -> Figure:
-    """Draws the share of the clients whose test score is at most x.
-
-    Args:
-        scores: of the clients by population, seen or unseen: [C] each.
-        measure: accuracy, loss or mse.
-
-    """
+    if scored.empty:
+        return None
     _, factor, unit = headline([measure])
-    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-    axes = figure.subplots()
-    for population, values in scores.items():
-        share = 100 * np.arange(1, len(values) + 1) / len(values)
-        label = f"{len(values)} {population} client{'s' * (len(values) != 1)}"
-        axes.step(np.sort(factor * values), share, where="post", label=label, color=POPULATION_COLOURS[population])
+    figure, axes = _axes()
+    for colour, (population, group) in zip(PALETTE, scored.groupby("population"), strict=False):
+        n = len(group)
+        label = f"{n} {population} client{'s' * (n != 1)}"
+        scores = np.sort(factor * group[f"test_{measure}"])
+        axes.step(scores, 100 * np.arange(1, n + 1) / n, where="post", label=label, color=colour)
     worst_tenth = 10 if HIGHER_IS_BETTER[measure] else 90
     axes.axhline(worst_tenth, color="black", linewidth=0.8, linestyle=":", label="worst tenth")
     axes.set(xlabel=f"a client's test {unit}", ylabel="clients at or below, %", ylim=(0, 101))
     figure.legend(loc="outside lower center", ncols=3)
     return figure
+
+
+def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
+    """A column for each client, by its largest component, the purest clients first."""
+    pi = clients[[name for name in clients if str(name).startswith("pi_")]].to_numpy(dtype=float)  # [T, M]
+    if not pi.size:
+        return None
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
+    figure, axes = _axes(1.6 + 0.35 * pi.shape[1])
+    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
+    axes.locator_params(integer=True)
+    axes.grid(visible=False)
+    figure.colorbar(image, ax=axes, label="mixture weight")
+    return figure
+
+
+def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
+    """W as a heat map, with clients ordered by group."""
+    if not found:
+        return None
+    kind = _kind(found)
+    order = np.argsort(found[kind], kind="stable")
+    w = found["w"][np.ix_(order, order)]
+    others = np.where(np.eye(len(w), dtype=bool), 0.0, w).max()  # without the diagonal, which would hide the rest
+    figure, axes = _axes(4.2)
+    image = axes.imshow(w, vmin=0, vmax=others or 1.0, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel=f"client whose model it is, by {kind.replace('_', ' ')}", ylabel="client that receives it")
+    axes.locator_params(integer=True)
+    axes.grid(visible=False)
+    figure.colorbar(image, label="collaboration weight", extend="max" if w.max() > others > 0 else "neither")
+    return figure
+
+
+def _embedding(clients: pd.DataFrame) -> Figure | None:
+    """Clients as points in the plane, which are near one another if their gradients are similar."""
+    placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
+    if placed.empty:
+        return None
+    kind = _kind(placed)
+    words = kind.replace("_", " ")
+    figure, axes = _axes(4.2)
+    if placed[kind].nunique() > GROUPS_SHOWN:
+        points = axes.scatter(placed.embedding_0, placed.embedding_1, s=16, c=placed[kind], cmap="viridis")
+        figure.colorbar(points, label=f"number of the {words}")
+    else:
+        for i, (name, group) in enumerate(placed.groupby(kind)):
+            colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i // len(PALETTE)]
+            axes.scatter(group.embedding_0, group.embedding_1, s=16, c=colour, marker=marker, label=f"{words} {name}")
+        figure.legend(loc="outside lower center", ncols=4)
+    axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
+    return figure
+
+
+def _kind(found: Any) -> str:
+    """The groups to show, with the name of their column."""
+    return "true_group" if "true_group" in found else "stream"
