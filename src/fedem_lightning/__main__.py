@@ -16,17 +16,14 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # counts as Ctrl-C
     try:
         from fedem_lightning.run import cli  # Hydra
-        from fedem_lightning.run.commands import printed, survive_closed_output
         from fedem_lightning.run.job_folders import ended_sweep
 
-        survive_closed_output()
         keep_freed_memory()
         cli.main()
         if (folder := ended_sweep()) is not None:
-            with printed():
-                from fedem_lightning.report.command import print_sweep
+            from fedem_lightning.report.command import print_sweep
 
-                print_sweep(folder)
+            print_sweep(folder)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(1)

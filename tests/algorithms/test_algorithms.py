@@ -365,7 +365,7 @@ def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
     assert (losses[0][~seen] > losses[1][~seen]).all()
     assert (losses[1][~seen] >= losses[2][~seen]).all()
     np.testing.assert_array_equal(losses[0][seen], losses[2][seen])
-    with pytest.raises(UserError, match=r"personalize_steps: expected a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match=r"personalize_steps: expected "):
         make_model(FedEM, data, personalize_steps=0)
 
 

@@ -475,7 +475,7 @@ def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
         pi.append(model.pi[data.federation.clients(seen=False)])
     torch.testing.assert_close(pi[0], torch.full_like(pi[0], 1 / 3))
     assert not torch.allclose(pi[1], pi[2])
-    with pytest.raises(ValueError, match=r"personalize_fraction: expected a number from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match=r"personalize_fraction: expected "):
         make_model(FedEM, data, personalize_fraction=2)
 
 

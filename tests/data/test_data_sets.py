@@ -126,7 +126,7 @@ def test_femnists_writers_are_of_two_domains(data_folder: Callable[[str], Path])
         ({"a": "f2", "b": "f20"}, "domains: expected every client's name to match one of a, b; f2099_01 matches 2"),
         ({}, "domains: expected every client's name to match one of ; f2099_01 matches 0"),
         ({"a": "f2("}, r"domains.a: 'f2\(' is no regular expression \(missing \)"),
-        ({"a": 7}, r"ImageDataModule.domains: expected keys, each with text or null, got \{'a': 7\}"),
+        ({"a": 7}, r"ImageDataModule.domains: expected a valid string, got \{'a': 7\}"),
     ],
 )
 def test_domains_that_do_not_part_the_clients_are_named(writers: Path, domains: dict[str, Any], message: str) -> None:

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from pytorch_lightning.accelerators import MPSAccelerator
 from fedem_lightning.models import client_store
 from fedem_lightning.run.cli import _config_flags
 from helpers.commands import TINY, call, finish, start
-from helpers.runs import figures, leave_undrawn, snapshot
+from helpers.runs import figures, leave_undrawn
 
 
 @pytest.fixture(scope="module")
@@ -100,109 +99,6 @@ def test_metrics_have_one_row_a_round_and_the_table_one_a_client(finished: tuple
     assert results["test"]["accuracy"]["weighted"] == pytest.approx(weighted)
 
 
-WRONG = {
-    "unknown option": (["algorithm=fedsgd"], "fedsgd"),
-    "unknown key": (["algorithm.momentum=0.9"], "momentum"),
-    "added key": (["+algorithm.temperature=2"], "temperature"),
-    "negative rounds": (["trainer.max_epochs=-1"], "trainer.max_epochs: expected a whole number of at least 0, got -1"),
-    "no component": (
-        ["algorithm.n_components=0"],
-        "algorithm.n_components: expected a whole number of at least 1, got 0",
-    ),
-    "text for a number": (["algorithm.batch_size=many"], "algorithm.batch_size: expected a whole number of at least 1"),
-    "negative seed": (["seed=-1"], "seed: expected a whole number of at least 0"),
-    "no file": (["dataset=npz", "dataset.path=none.npz"], "dataset.path: no file none.npz"),
-    "no path": (["dataset=npz"], "dataset.path: expected an .npz file"),
-    "broken file": (["dataset=npz", "dataset.path=broken.npz"], "broken.npz is no .npz file"),
-    "labels": (["dataset=npz", "dataset.path=good.npz", "dataset.n_classes=2"], "y: label 2 at sample 2 is outside"),
-    "NaN": (
-        ["dataset=npz", "dataset.path=nan.npz"],
-        "x: NaN or infinity in 1 sample, the first is number 2, of client 0",
-    ),
-    "idle client": (["dataset=npz", "dataset.path=idle.npz"], "client 1 has no training sample"),
-    "no checkpoint": (["ckpt_path=none.ckpt"], "ckpt_path: no file none.ckpt"),
-    "broken checkpoint": (["ckpt_path=broken.npz"], "ckpt_path: broken.npz is no intact checkpoint"),
-    "other shape": (["ckpt_path={ckpt}", "algorithm.n_components=2"], "has components.2"),
-    "other clients": (["ckpt_path={ckpt}", "dataset.n_clients=9"], "has pi of shape (8, 3), this run's is (9, 3)"),
-    "other data": (["ckpt_path={ckpt}", "seed=1", "dataset.unseen_fraction=0.25"], "trained on another federation"),
-    "existing run": (["run_dir={run}"], "already holds a run"),
-    "existing run, changed": (["run_dir={run}", "ckpt_path=auto", "seed=3"], "choose another run_dir"),
-    "no such device": (["trainer.accelerator=abacus"], "abacus"),
-    "malformed": (["algorithm.batch_size=[1"], "algorithm.batch_size=[1: Hydra cannot read this ("),
-    "diverged": (["algorithm.client_optimizer.lr=1e38", "run_dir=diverged"], "training diverged"),
-    "no images": (
-        ["dataset=npz", "dataset.path=good.npz", "backbone=cnn"],
-        "CNN takes images (channels, height, width)",
-    ),
-    "clipped": (
-        ["+trainer.gradient_clip_val=1", "run_dir=clipped"],
-        "trainer.gradient_clip_val: the Trainer does not see the gradients",
-    ),
-    "spawned processes": (
-        ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"],
-        "trainer.strategy: expected ddp (in a notebook: one device), got ddp_spawn",
-    ),
-    "a spawned process": (["trainer.accelerator=cpu", "trainer.strategy=ddp_spawn"], "got ddp_spawn"),
-    "averaged weights": (
-        ["+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging", "run_dir=averaged"],
-        "WeightAveraging: it would average clients' private state",
-    ),
-    "another method": (["ckpt_path={ckpt}", "algorithm=fedavg"], "was written by FedEM, and FedAvg cannot go on from"),
-    "no file, seen from the run's folder": (
-        ["dataset=npz", "dataset.path=none.npz", "hydra.job.chdir=true", "run_dir=away"],
-        "/none.npz",
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def wrong_files(finished: tuple[Path, str]) -> Path:
-    folder = finished[0].parent
-    arrays: dict[str, Any] = {
-        "x": np.zeros((6, 2)),
-        "y": np.array([0, 1, 2, 0, 1, 2]),
-        "client": np.array([0, 0, 0, 1, 1, 1]),
-    }
-    np.savez(folder / "good.npz", **arrays)
-    np.savez(folder / "nan.npz", **{**arrays, "x": np.where(np.arange(12).reshape(6, 2) == 5, np.nan, 0.0)})
-    np.savez(folder / "idle.npz", **arrays, split=np.array([0, 0, 0, 1, 1, 2]))
-    (folder / "broken.npz").write_bytes((folder / "good.npz").read_bytes()[:100])
-    return folder
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_mistakes_get_one_line_and_code_2(
-    name: str,
-    wrong_files: Path,
-    finished: tuple[Path, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run = finished[0]
-    before = snapshot(run)
-    given = {"run": str(run), "ckpt": str(run / "checkpoints" / "round-000004.ckpt")}
-    arguments = [*_tiny_for(name), *(a.format(**given) for a in WRONG[name][0])]
-    assert call(wrong_files, monkeypatch, *arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert WRONG[name][1] in err
-    assert snapshot(run) == before
-
-
-def test_paths_are_meant_from_where_they_were_typed(
-    wrong_files: Path, finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """hydra.job.chdir=true changes to the run's folder."""
-    away = ["hydra.job.chdir=true", "run_dir=away"]
-    data = ["dataset=npz", "dataset.path=good.npz", "dataset.fractions=[1,0,0]", "trainer.max_epochs=0"]
-    assert call(wrong_files, monkeypatch, *data, *away) == 0
-    capsys.readouterr()
-    checkpoint = ["dataset.n_clients=9", "ckpt_path=first/checkpoints/round-000004.ckpt"]
-    assert call(wrong_files, monkeypatch, *TINY, *checkpoint, *away[:1], "run_dir=on") == 2
-    assert f"{wrong_files}/first/checkpoints/round-000004.ckpt has pi of shape" in capsys.readouterr().err
-
-
 def test_the_start_says_who_takes_part_and_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,19 +126,6 @@ def test_a_run_evaluates_about_ten_times(
     assert call(tmp_path, monkeypatch, *chosen) == 0
     metrics = pd.read_csv(tmp_path / "run" / "metrics.csv")
     assert metrics["round"][metrics["val/accuracy"].notna()].tolist() == evaluated
-
-
-def test_a_mistake_in_a_process_of_its_own(wrong_files: Path) -> None:
-    code, out, err = finish(start(wrong_files, *TINY, "algorithm=fedsgd"))
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert "fedsgd" in err
-
-
-def _tiny_for(name: str) -> list[str]:
-    npz = any(argument == "dataset=npz" for argument in WRONG[name][0])
-    return [a for a in TINY if not (npz and a.startswith("dataset."))]
 
 
 @pytest.mark.parametrize("asked", ["0", "1"])

@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 import fedem_lightning.run.cli  # noqa: F401 - the resolvers of configurations
 from fedem_lightning import ClientAdam, ClientAdamW, ClientSGD, FedAdagrad, FedAdam, FedYogi
 from fedem_lightning.records.configs import resolved
-from fedem_lightning.run.gate import check_configuration
-from fedem_lightning.run.own_targets import own_client_optimizers
+from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings.shipped import CONFIG_DIR, shipped
 
 METHODS = sorted(shipped("algorithm"))
@@ -21,7 +20,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration as a run has it."""
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("config", list(overrides))
-    own_client_optimizers(config, overrides)
+    own_targets(config, overrides)
     check_configuration(config)
     return config
 

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
-from fedem_lightning.run.not_composed import not_composed
+from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.trackers import LONGEST, Trackers, best_round, named_scores, other_numbers, run_names
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn

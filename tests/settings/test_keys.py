@@ -1,25 +1,19 @@
-"""The table of the configuration's keys, and the titles of methods."""
+"""The lists of keys fit the configuration; what methods are called; the gate of a configuration."""
 
-import inspect
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from fedem_lightning import UserError
 from fedem_lightning.records.configs import flatten
-from fedem_lightning.report.collect import find_runs
-from fedem_lightning.report.groups import group_runs
-from fedem_lightning.run.gate import check_configuration
-from fedem_lightning.run.run_folder import begin_folder, check_run_folder
-from fedem_lightning.settings.keys import BY_NAME, KEYS, handed_by_run
+from fedem_lightning.run import gate
+from fedem_lightning.run.gate import check_configuration, own_targets
+from fedem_lightning.settings import keys
 from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped, variant
-from helpers.commands import CONFIG_DIR, TINY, call
-from helpers.runs import make_run
+from helpers.commands import CONFIG_DIR
 
 
 def composed(*words: str) -> DictConfig:
@@ -27,34 +21,13 @@ def composed(*words: str) -> DictConfig:
         return compose("config", list(words))
 
 
-def test_every_key_of_the_configuration_has_a_row() -> None:
-    assert len(BY_NAME) == len(KEYS)
-    missing = {str(key) for key in composed()} - BY_NAME.keys()
-    assert not missing
-    own = [key.name for key in KEYS if key.kind == "own"]
-    assert [group for group in choices(CONFIG_DIR) if group in own] == []
-
-
-def test_every_row_is_a_key_that_there_is() -> None:
-    known = flatten(OmegaConf.to_container(composed("network=devices", "dataset=digits", "adaptation=dapper")))
-    known |= flatten(OmegaConf.to_container(composed("dataset=cifar10")))
-    parts = {name.rpartition(".")[0] for name in known} | {str(key) for key in composed()} | choices(CONFIG_DIR).keys()
-    lightnings = {f"trainer.{name}" for name in inspect.signature(pl.Trainer).parameters}
-    unknown = {key.name for key in KEYS} - known.keys() - parts - lightnings - {"hydra"}
-    assert not unknown
-
-
-def test_what_the_run_hands_over_cannot_be_set() -> None:
-    config = composed()
-    OmegaConf.update(config, "algorithm.seed", 1, force_add=True)
-    check_configuration(config)  # left to check_added, as for every target
-    assert "seed" in handed_by_run("algorithm")
-    assert handed_by_run("algorithm.client_optimizer") == handed_by_run("dataset") == ()
-
-
-@pytest.mark.parametrize("group", ["one", "optional", "named"])
-def test_groups_of_the_table_are_groups(group: str) -> None:
-    assert {key.name for key in KEYS if key.kind == group} <= choices(CONFIG_DIR).keys()
+def test_every_key_of_the_configuration_is_known_and_every_known_one_is_there() -> None:
+    config = composed("dataset=digits")
+    assert {*map(str, config), "chosen_for"} == {*gate._OWN, *keys.GROUPS}
+    assert {*keys.NEEDED, *keys.NAMED, *keys.HANDED} < {*keys.GROUPS} < choices(CONFIG_DIR).keys()
+    known = {*flatten(OmegaConf.to_container(config)), *map(str, config), "hydra"}
+    told = {*keys.MAY_CHANGE, *keys.OF_SETTING, *keys.WITHOUT_EFFECT}
+    assert {key for key in told if not key.startswith(("trainer.", "dataset."))} < known
 
 
 def test_every_method_has_a_title_of_its_own() -> None:
@@ -77,51 +50,52 @@ def test_titles_and_what_names_imply() -> None:
     assert variant("adaptation", "none", {}) == "none"
 
 
-def test_a_title_is_text() -> None:
-    config = composed("algorithm.title=Mine")
-    check_configuration(config)
-    config.algorithm.title = None
-    check_configuration(config)
-    config.algorithm.title = 3
-    with pytest.raises(UserError, match=r"^algorithm\.title: expected text or null, got 3$"):
+class Mine:
+    """Data of somebody's own, that are none."""
+
+
+def net(n_outputs: int) -> nn.Module:
+    return nn.Linear(2, n_outputs)
+
+
+def test_classes_of_the_users_own_get_the_keys_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [f"backbone._target_={__name__}.net", "backbone.in_shape=[4]"]
+    config = composed("backbone=mlp", *words)
+    assert own_targets(config, words) == {"backbone": "net"}
+    assert config.backbone.keys() == {"_target_", "in_shape", "n_outputs"}  # typed, so the check names it
+    with pytest.raises(UserError, match=r"^backbone\.in_shape: net takes no such argument"):
         check_configuration(config)
 
 
-@pytest.mark.parametrize("title", ["FedEM", None, "Another"])
-def test_a_title_is_no_difference_between_the_parts_of_a_run(title: str | None, tmp_path: Path) -> None:
-    """Runs of before had none."""
-    tree: dict[str, Any] = {"ckpt_path": "auto", "algorithm": {"_target_": "fedem_lightning.FedEM"}, "trainer": {}}
-    begin_folder(tmp_path, OmegaConf.create(tree), [])
-    now = OmegaConf.create({**tree, "algorithm": {**tree["algorithm"], "title": title}})
-    check_run_folder(tmp_path, now)
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"algorithm": {"client_optimizer": {"lr": -1}}},
+            r"algorithm\.client_optimizer\.lr: expected a number",
+        ),
+        ({"engine": {"memory_gb": 0}}, r"engine\.memory_gb: expected a number greater than 0, got 0"),
+        ({"algorithm": {"seed": 3}}, r"algorithm\.seed: FedEM takes no such argument"),
+        ({"learning_rates": {"fedavg": float("inf")}}, r"learning_rates\.fedavg: expected a finite number, got inf"),
+        ({"dataset": {"_target_": f"{__name__}.Mine"}}, r"dataset\.\w+: Mine takes no such argument"),
+        ({"algorithm": {"title": 3, "rounds": 2}}, r"algorithm\.rounds: FedEM takes no such argument"),
+        ({"rate": 3}, "rate: nothing reads this key"),
+        ({"callbacks": {"a": 3}}, "callbacks: expected a valid dictionary, got "),
+        ({"network": {"a": {}}}, r"network\.a\._target_: expected MODULE\.NAME of a class or a function, got null"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_before_data_are_read(change: dict[str, Any], line: str) -> None:
+    config = OmegaConf.merge(OmegaConf.create(OmegaConf.to_container(composed(), resolve=False)), change)
+    with pytest.raises(UserError, match=f"^{line}"):
+        check_configuration(config)  # type: ignore[arg-type]
 
 
-def test_runs_with_and_without_a_title_are_repetitions(tmp_path: Path) -> None:
-    make_run(tmp_path / "before", algorithm="fedem", seed=0)
-    make_run(tmp_path / "now", algorithm="fedem", seed=1, config={"algorithm.title": "FedEM"})
-    (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    assert [len(group.runs) for group in setting.groups] == [2]
-    assert {group.label: group.name for group in setting.groups} == {"fedem": "FedEM"}
+def test_keys_of_the_users_own_are_for_interpolations_to_read() -> None:
+    check_configuration(composed("+rate=0.1", "algorithm.client_optimizer.lr=${rate}"))
 
 
-def test_a_report_has_the_title_of_a_method_from_elsewhere(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", algorithm="mine", config={"algorithm.title": "My\nOwn"})
-    make_run(tmp_path / "b", algorithm="other", config={"algorithm.title": "FedEM"})
-    (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    assert {group.label: group.name for group in setting.groups} == {"mine": "My Own", "other": "other"}
-
-
-def test_a_run_is_drawn_under_its_title_and_its_method_never_sees_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-
-    def note(*arguments: Any) -> list[Path]:
-        drawn.append(arguments[-1])
-        return []
-
-    monkeypatch.setattr("fedem_lightning.run.results.draw_figures", note)
-    assert call(tmp_path, monkeypatch, *TINY, "trainer.max_epochs=1", "algorithm.title=Mine", "run_dir=run") == 0
-    assert drawn == ["Mine"]
-    assert "algorithm:\n" in (tmp_path / "run" / ".hydra" / "config.yaml").read_text()
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["algorithm"] == "fedem"
+@pytest.mark.parametrize("group", ["adaptation", "aggregation", "faults", "compression", "engine", "network"])
+def test_every_choice_of_a_cheap_group_passes(group: str) -> None:
+    for choice in choices(CONFIG_DIR)[group]:
+        if (group, choice) not in {("network", "devices"), ("adaptation", "dapper")}:  # they need files
+            check_configuration(composed(f"{group}={choice}"))

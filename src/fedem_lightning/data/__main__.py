@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
-    from fedem_lightning.run.not_composed import composed
+    from fedem_lightning.run.command_line import composed
 
     return composed(overrides)
 

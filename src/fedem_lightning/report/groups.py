@@ -11,7 +11,7 @@ from fedem_lightning.errors import one_line
 from fedem_lightning.records.configs import short
 from fedem_lightning.records.measures import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT
 from fedem_lightning.settings.shipped import method_title
 
 _ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
@@ -22,9 +22,9 @@ _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthet
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
-_WITHOUT_EFFECT = {key.name for key in KEYS if key.effect != "result"}
+_WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, "seed", "algorithm.title"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
-_OF_SETTING = {key.name for key in KEYS if key.of_setting}
+_OF_SETTING = set(OF_SETTING)
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,22 +16,22 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
 import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
-from fedem_lightning.run.commands import printed, require_working_directory, usage
-from fedem_lightning.run.failures import Unexpected, unexpected, user_message
+from fedem_lightning.run.command_line import check_options, not_composed
+from fedem_lightning.run.commands import usage
+from fedem_lightning.run.failures import Unexpected, end, unexpected, user_message
 from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
-from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.keys import CALLS_RUN
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from fedem_lightning.startup.process import is_worker_rank
 
 _typed: list[str] = []  # the words of the command line
 _sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
-_full_error = False  # whether the user wants tracebacks
+_full = False  # whether the user wants traces
 
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
 
@@ -47,21 +46,16 @@ def _hydra_main(config: DictConfig) -> float | None:
     if "torch" not in sys.modules and not is_worker_rank():
         print("loading PyTorch and Lightning ...", flush=True)
     from fedem_lightning.records.measures import headline
-    from fedem_lightning.run.command_line import check_added, check_shadowed
     from fedem_lightning.run.execute import run
 
     warnings.formatwarning = _on_one_line  # Lightning has put its own in its place
     try:
-        check_shadowed()
-        check_added(config, typed)
-        if hydra_config.job.chdir:
-            _from_where_it_was_typed(config)
         results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
-        _end(Interrupted(f"{stop}{_sweep_goes_on}"))  # a sweep ends, too
+        _stop(f"{stop}{_sweep_goes_on}")  # a sweep ends, too
     except Exception as error:
         if hydra_config.mode == RunMode.RUN:
-            _end(error, folder)
+            end(error, folder, _full)
         _end_job(error, folder)
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
@@ -73,49 +67,36 @@ def _hydra_main(config: DictConfig) -> float | None:
 
 def called_by(chosen: Mapping[str, Any]) -> dict[str, str]:
     """What results.json calls a run by: of all that was chosen, the choices of some groups."""
-    return {key.name: str(chosen[key.name]) for key in KEYS if key.calls_run and chosen.get(key.name)}
+    return {group: str(chosen[group]) for group in CALLS_RUN if chosen.get(group)}
 
 
 def main() -> None:
     """Entry point of the command line."""
     if {"--help", "-h"} & set(sys.argv[1:]):
-        _answer(usage(CONFIG_DIR))
-        return
-    if "--version" in sys.argv[1:]:
-        _answer(f"fedem-lightning {fedem_lightning.__version__}")
-        return
-    _compose_and_run()
-
-
-def _answer(text: str) -> None:
-    try:
-        with printed():
-            print(text)
-    except OSError as error:  # a full disk
-        _end(error)
+        print(usage(CONFIG_DIR))
+    elif "--version" in sys.argv[1:]:
+        print(f"fedem-lightning {fedem_lightning.__version__}")
+    else:
+        _compose_and_run()
 
 
 def _compose_and_run() -> None:
-    global _full_error, _sweep_goes_on
+    global _full, _sweep_goes_on
     _typed[:], _sweep_goes_on = sys.argv[1:], ""
-    _full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    _full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = _on_one_line
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
-    from fedem_lightning.run.command_line import check_command_line
-    from fedem_lightning.run.not_composed import not_composed
-
     try:
-        require_working_directory()
-        check_command_line(sys.argv[1:], CONFIG_DIR)
-        with printed():
-            _hydra_main()
+        check_options(sys.argv[1:])
+        _hydra_main()
+        sys.stdout.flush()
     except KeyboardInterrupt:  # before a run began, or between the jobs of a sweep
-        _end(Interrupted(f"stopped{_sweep_goes_on}"))
-    except (UserError, Unexpected) as error:  # of a job of a sweep, too
-        _end(error)
+        _stop(f"stopped{_sweep_goes_on}")
+    except (UserError, Unexpected, BrokenPipeError) as error:  # of a job of a sweep, too
+        end(error, full=_full)
     except Exception as error:  # of Hydra, which ran no job
-        _end(not_composed(error, sys.argv[1:]))
+        end(not_composed(error, sys.argv[1:]), full=_full)
     finally:
         if not is_worker_rank():
             remove_what_is_left()
@@ -123,14 +104,6 @@ def _compose_and_run() -> None:
 
 def _on_one_line(message: Warning | str, *_: Any, **__: Any) -> str:
     return f"warning: {' '.join(str(message).split())}\n"
-
-
-def _from_where_it_was_typed(config: DictConfig) -> None:
-    """Makes relative paths absolute: Hydra has changed to the run's folder, and the user has typed them elsewhere."""
-    for key in [key.name for key in KEYS if key.path]:
-        path = OmegaConf.select(config, key)
-        if isinstance(path, str) and path != "auto":
-            OmegaConf.update(config, key, to_absolute_path(os.path.expanduser(path)))
 
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:
@@ -158,24 +131,17 @@ def _config_flags(arguments: list[str]) -> list[str]:
     return flags
 
 
-def _end(error: BaseException, folder: Path | None = None) -> NoReturn:
-    """Exits with one line: with code 2 for the user's mistake, with 1 after a stop or an error that nobody foresaw."""
-    stopped = isinstance(error, Interrupted)
-    message = str(error) if stopped else user_message(error)
-    if is_worker_rank() and message is not None:  # the first one says it
-        sys.exit(1 if stopped else 2)
-    if _full_error and not stopped:
-        traceback.print_exception(error)
-    foreseen = message is not None
-    message = str(unexpected(error, folder)) if message is None else message
-    print(message if stopped else f"error: {message}", file=sys.stderr)
-    sys.exit(2 if foreseen and not stopped else 1)
+def _stop(line: str) -> NoReturn:
+    """Exits with code 1 after a stop; the first process says how to go on."""
+    if not is_worker_rank():
+        print(line, file=sys.stderr)
+    sys.exit(1)
 
 
 def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
     foreseen = user_message(error)
-    failure = error if foreseen is not None else unexpected(error, folder)
+    failure = UserError(foreseen) if foreseen is not None else unexpected(error, folder)
     if not is_worker_rank():
-        print(f"job {folder.name} failed: {failure if foreseen is None else foreseen}", file=sys.stderr, flush=True)
-    raise failure
+        print(f"job {folder.name} failed: {failure}", file=sys.stderr, flush=True)
+    raise failure from error

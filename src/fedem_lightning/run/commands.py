@@ -1,25 +1,19 @@
-"""What all commands share: arguments, one line for a mistake, an output that may be closed; and the main one's help.
-
-A broken pipe, as in `... | head -1`, does not end a command: it goes on, and prints no more. A disk that is
-full ends it, because what it prints would be lost.
-"""
+"""What all commands share: one line for a mistake; and the help of the main one."""
 
 import argparse
-import errno
 import io
 import os
 import sys
 import textwrap
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fedem_lightning.errors import UserError
+from fedem_lightning.settings.shipped import choices
 
-_STDERR = 2
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
 python -m fedem_lightning algorithm=fedavg dataset=digits backbone=mlp trainer.max_epochs=50
@@ -86,109 +80,34 @@ def one_line_for_mistakes() -> Iterator[None]:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
-    survive_closed_output()
     before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
     try:
-        require_working_directory()
-        with printed():
-            yield
+        yield
+        sys.stdout.flush()  # on a full disk this fails, and Python's own exit would tell nobody
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        from fedem_lightning.run.failures import unexpected, user_message  # loads Hydra
+        from fedem_lightning.run.failures import end  # loads Hydra
 
-        message = user_message(error)
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            traceback.print_exception(error)
-        print(f"error: {message or unexpected(error)}", file=sys.stderr)
-        sys.exit(2 if message else 1)
+        end(error, full=os.environ.get("HYDRA_FULL_ERROR") == "1")
     finally:
         warnings.formatwarning = before
 
 
-def require_working_directory() -> None:
-    """Raises UserError if somebody has deleted it: PyTorch's libraries would end the process without a word of it."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise UserError("the working directory is gone; change to a folder that is there") from None
-
-
-@contextmanager
-def printed() -> Iterator[None]:
-    """At its end stdout has been written, also where --help has ended the command.
-
-    Raises:
-        OSError: the disk is full; the exit code of Python, which notices it later, would tell nobody.
-
-    """
-    try:
-        yield
-    finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-
-
-def survive_closed_output() -> None:
-    """From here on stdout and stderr may be closed by whoever reads them, or lose their terminal."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not getattr(sys, f"__{name}__") or not isinstance(stream, io.TextIOWrapper):
-            continue  # there is none, or somebody captures it
-        if isinstance(getattr(stream.buffer, "raw", stream.buffer), _Patient):
-            continue
-        stream.flush()
-        raw = _Patient(stream.fileno(), "wb", closefd=False)
-        buffer: Any = raw if isinstance(stream.buffer, io.FileIO) else io.BufferedWriter(raw)  # raw: of `python -u`
-        kept = {option: getattr(stream, option) for option in ("encoding", "errors", "line_buffering", "write_through")}
-        again = io.TextIOWrapper(buffer, **kept)
-        setattr(sys, name, again)
-        setattr(sys, f"__{name}__", again)
-
-
-class _Patient(io.FileIO):
-    """A file that becomes /dev/null when nobody reads it any more, or when it cannot be written."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            number = self.fileno()
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, number)
-            os.close(nothing)
-            if number != _STDERR and error.errno not in (errno.EPIPE, errno.EIO):
-                raise OSError(error.errno, error.strerror, "stdout") from None  # once; nobody could hear of stderr
-            return memoryview(data).nbytes
-
-
 def usage(config_dir: Path) -> str:
     """The help text: usage, groups with their choices in `config_dir`, examples, and the place of the documentation."""
-    from omegaconf import OmegaConf
+    import yaml  # which other commands do not wait for
 
-    entries = OmegaConf.select(OmegaConf.load(config_dir / "config.yaml"), "defaults")
-    defaults = {group: choice for entry in entries if not isinstance(entry, str) for group, choice in entry.items()}
+    entries = yaml.safe_load((config_dir / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    defaults = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    offered, lines = choices(config_dir), []
+    for group in sorted(offered, key=lambda g: (list(defaults).index(g) if g in defaults else len(defaults), g)):
+        name = f"{group} [{defaults[group]}]" if group in defaults else f"+{group}"
+        begin, rest = f"  {name:<25} ", " " * 28
+        listed = ", ".join(offered[group])
+        lines.append(textwrap.fill(listed, 118, initial_indent=begin, subsequent_indent=rest, break_on_hyphens=False))
     docs = config_dir.parent / "docs"
     here = f"{config_dir.parent / 'README.md'}, {docs}"
     where = here if docs.is_dir() else "README.md and docs/ of the repository"
-    return _TEXT.format(groups=_groups(config_dir, defaults), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)
-
-
-def _groups(config_dir: Path, defaults: dict[str, str]) -> str:
-    from fedem_lightning.settings.shipped import choices  # YAML, which other commands do not wait for
-
-    offered = choices(config_dir)
-    lines = []
-    for group in sorted(offered, key=lambda g: (list(defaults).index(g) if g in defaults else len(defaults), g)):
-        name = f"{group} [{defaults[group]}]" if group in defaults else f"+{group}"
-        lines.append(
-            textwrap.fill(
-                ", ".join(offered[group]),
-                width=118,
-                initial_indent=f"  {name:<25} ",
-                subsequent_indent=" " * 28,
-                break_on_hyphens=False,
-            )
-        )
-    return "\n".join(lines)
+    return _TEXT.format(groups="\n".join(lines), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)

@@ -21,11 +21,10 @@ from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
 from fedem_lightning.run.devices import pick_devices, pick_precision
 from fedem_lightning.run.failures import TRACE
-from fedem_lightning.run.gate import check_configuration
+from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
 from fedem_lightning.run.metrics_file import rows_of
-from fedem_lightning.run.own_targets import own_backbone, own_client_optimizers
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import check_checkpoint, find_checkpoint, newest_checkpoint, rounds_of
 from fedem_lightning.run.run_folder import begin_folder, check_run_folder, finished_results, leave_folder, only_run_in
@@ -63,8 +62,7 @@ def run(
     """
     start = time.perf_counter()
     quieten_lightning()
-    choices = {**choices, **own_backbone(config, overrides)}
-    own_client_optimizers(config, overrides)
+    choices = {**choices, **own_targets(config, overrides)}
     check_configuration(config)
     with only_run_in(folder):
         if not is_worker_rank():

@@ -12,10 +12,9 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.keys import FINDS_RUN
 
 _PACKAGE = "fedem_lightning"
-FINDS_RUN = tuple(key.name for key in KEYS if key.finds_run)
 _MULTIRUN = "multirun.yaml"
 """What Hydra writes into the folder of a sweep."""
 

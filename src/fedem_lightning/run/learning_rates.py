@@ -12,7 +12,8 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError
 from fedem_lightning.records.configs import find_chosen
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.job_folders import FINDS_RUN, run_command
+from fedem_lightning.run.job_folders import run_command
+from fedem_lightning.settings.keys import FINDS_RUN
 from fedem_lightning.settings.shipped import CONFIG_DIR
 
 WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"

@@ -13,14 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import flatten, read_yaml, resolved
 from fedem_lightning.records.files import regular, write_atomically, writing
-from fedem_lightning.settings.keys import KEYS
+from fedem_lightning.settings.keys import MAY_CHANGE
 from fedem_lightning.startup.process import is_worker_rank
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
 DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
-_MAY_CHANGE = {key.name for key in KEYS if key.may_change}
 """Parts of the configuration that a resumed run may change; what some of them set is compared in `algorithm`."""
 LOCK = ".fedem_lightning.lock"
 
@@ -92,7 +91,7 @@ def _check_same(path: Path, config: DictConfig) -> None:
     a, b = (flatten(resolved(tree)) for tree in trees)
     for key in sorted(a.keys() | b.keys()):
         require(
-            a.get(key) == b.get(key) or bool({key, key.split(".")[0]} & _MAY_CHANGE),
+            a.get(key) == b.get(key) or bool({key, key.split(".")[0]} & set(MAY_CHANGE)),
             f"{key}: the run in {path.parents[1]} had {a.get(key)}, now it is {b.get(key)}; resume with the same "
             "configuration, or choose another run_dir",
         )

@@ -1,19 +1,21 @@
 """Checks values against annotations, one set of rules for configurations and for Python; and against the memory."""
 
 import dataclasses
+import difflib
 import functools
 import inspect
+import math
 import os
-import resource
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, GenericAlias, MethodType
-from typing import Any, NamedTuple, Self, get_type_hints
+from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.expected import did_you_mean, expected, finite, given
+from fedem_lightning.settings.expected import given
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
@@ -23,7 +25,7 @@ class AllowedValues:
     """What a parameter may be.
 
     Args:
-        hint: its annotation.
+        hint: its annotation; a text among the limits of an `Annotated` is what a message says in their place.
         default: its default; `inspect.Parameter.empty`: it has none.
 
     """
@@ -41,19 +43,27 @@ class AllowedValues:
 
     def check(self, key: str, value: Any) -> None:
         """Raises UserError, which names the key, unless the annotation allows `value`."""
-        if self._adapter is None:
+        errors = self._errors(value) and self._errors(_plain(value))
+        if not errors:
             return
-        if not (self._allows(value) or self._allows(_plain(value))):
-            text = finite(expected(self.hint), value)
-            raise UserError(f"{key}: expected {text}, got {given(value)}{did_you_mean(value, self.hint)}")
+        words = [limit for part in (self.hint, *get_args(self.hint)) for limit in _texts(part)]
+        says = dict.fromkeys(words or [re.sub("^(Input|Value) should (be |have )?", "", error) for error in errors])
+        text = re.sub(r"\b(greater|less) than", r"a number \1 than", " or ".join(says), count=1)
+        choices = re.findall(r"'([^']+)'", text)
+        near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+        named = isinstance(value, type) and any(f"instance of {kind.__name__}" in text for kind in value.__mro__)
+        made = f"; give an object, {value.__name__}(...)" if named else ""
+        meant = f"; did you mean {near[0]}?" if near else made
+        raise UserError(f"{key}: expected {text}, got {given(value)}{meant}")
 
-    def _allows(self, value: Any) -> bool:
-        assert self._adapter is not None
+    def _errors(self, value: Any) -> list[str]:
+        """What pydantic says of a value; nothing of one that is allowed."""
         try:
-            self._adapter.validate_python((value,))
-        except ValidationError:
-            return False
-        return True
+            if self._adapter is not None:
+                self._adapter.validate_python((value,))
+        except ValidationError as error:
+            return [part["msg"] for part in error.errors(include_url=False, include_context=False)]
+        return []
 
 
 class Parameters(NamedTuple):
@@ -148,15 +158,16 @@ class Checked:
         return super().__new__(cls)
 
 
-def memory() -> int:
-    """Bytes of memory that this process may have: the machine's, a container's limit, or that of `ulimit -v`."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    own = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limit = machine if own == resource.RLIM_INFINITY else min(machine, own)
+def memory() -> float:
+    """Bytes of memory that this process may have: the machine's, or a container's limit; infinite: nobody knows."""
     try:
-        return min(limit, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows, for one
+        return math.inf
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no such file, or "max"
-        return limit
+        return machine
 
 
 def require_memory(name: str, n_bytes: float, what: str) -> None:
@@ -188,6 +199,10 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(call, include_extras=True)
     except (NameError, TypeError, AttributeError):
         return {name: hint for name, hint in call.__annotations__.items() if not isinstance(hint, str)}
+
+
+def _texts(hint: Any) -> list[str]:
+    return [limit for limit in getattr(hint, "__metadata__", ()) if isinstance(limit, str)]
 
 
 def _plain(value: Any) -> Any:
