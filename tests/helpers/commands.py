@@ -29,9 +29,9 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, module: str = "fedem_lightning", **environment: str) -> subprocess.Popen[str]:
     """Starts `python -m fedem_lightning ...` in `folder`."""
-    command = [sys.executable, "-W", "error::UserWarning:fedem_lightning", "-m", "fedem_lightning", *arguments]
+    command = [sys.executable, "-W", "error::UserWarning:fedem_lightning", "-m", module, *arguments]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HYDRA_FULL_ERROR": "0", **environment}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd=folder, env=variables, text=True, **pipes)
