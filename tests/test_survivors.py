@@ -34,9 +34,8 @@ from fedem_lightning.algorithms.client_gradients import gradients
 from fedem_lightning.data.splits import SPLITS, Splitting
 from fedem_lightning.evaluation.component_health import component_health
 from fedem_lightning.processes import Processes
-from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report import find_runs
 from fedem_lightning.report.columns import run_values
-from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
@@ -229,14 +228,6 @@ def test_unseen_clients_have_a_mean_of_their_own(tmp_path: Path) -> None:
     make_run(tmp_path / "run", 0.7, unseen={split: {"accuracy": sums(0.5), "loss": sums(1.0)} for split in SPLITS})
     scores = run_values(find_runs([tmp_path])[0][0])
     assert [scores[key] for key in ("weighted", "mean", "unseen", "unseen_mean")] == pytest.approx([70, 72, 50, 52])
-
-
-def test_a_minimum_is_a_mean_over_seeds(tmp_path: Path) -> None:
-    for seed, loss in enumerate((1.0, 2.0)):
-        reference = {"minimum_loss": loss}
-        make_run(tmp_path / str(seed), 0.7, "local", seed, "density", measure="loss", reference=reference)
-    (setting,), _ = group_runs(find_runs([tmp_path])[0])
-    assert scores_table(setting, Papers()).mean["minimum"] == {"local": 1.5}
 
 
 # --- processes and runs ----------------------------------------------------------------------------------------------

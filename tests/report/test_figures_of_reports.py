@@ -1,5 +1,6 @@
 """What the report's figures show, point by point."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,8 @@ def test_mean_weights_and_entropy_by_round(tmp_path: Path) -> None:
     mean = np.array([[0.5, 0.5], [0.9, 0.1]])
     np.savez(folder / "mixture_weights.npz", round=[1, 2], mean=mean, entropy=np.log([2, 1.5]))
     lines = lines_of(figure(tmp_path, "mixture_by_round"))
-    np.testing.assert_allclose(lines["component 0"], [[1, 2], [0.5, 0.9]])
-    np.testing.assert_allclose(lines["entropy / ln M"], [[1, 2], [1, float(np.log2(1.5))]])
+    assert lines["component 0"].tolist() == [[1, 2], [0.5, 0.9]]
+    assert lines["entropy / ln M"][1].tolist() == pytest.approx([1, math.log2(1.5)])
 
 
 def test_a_figure_that_fails_costs_no_other(tmp_path: Path) -> None:

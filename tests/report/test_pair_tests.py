@@ -7,35 +7,13 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.evaluation.mean_tests import mean_tests
-from fedem_lightning.report.significance import fisher, mcnemar, t_test
+from fedem_lightning.report.significance import mcnemar, t_test
 
 
 def test_mcnemar_is_scipys_binomial_test() -> None:
     only_a, only_b = (grid.ravel() for grid in np.meshgrid(np.arange(12), np.arange(12)))
     expected = [stats.binomtest(a, a + b).pvalue if a + b else 1.0 for a, b in zip(only_a, only_b, strict=True)]
     np.testing.assert_allclose(mcnemar(only_a, only_b), expected, rtol=1e-12)
-
-
-def test_fisher_is_scipys_exact_test_for_equal_sizes() -> None:
-    random = np.random.default_rng(0)
-    n = random.integers(1, 400, size=300)
-    a, b = random.integers(0, n + 1), random.integers(0, n + 1)
-    b[:150] = np.clip(a[:150] + random.integers(-8, 9, size=150), 0, n[:150])  # p-values that are neither 0 nor 1
-    a[:3], b[:3] = (0, n[1], 0), (0, n[1], n[2])
-    rows = zip(a, n, b, n, strict=True)
-    expected = [stats.fisher_exact([[x, m - x], [y, k - y]]).pvalue for x, m, y, k in rows]
-    np.testing.assert_allclose(fisher(a, n, b, n), expected, rtol=1e-8)
-
-
-def test_fisher_is_twice_the_smaller_tail_for_unequal_sizes() -> None:
-    random = np.random.default_rng(1)
-    n_a, n_b = random.integers(1, 90, size=(2, 200))
-    a, b = random.integers(0, n_a + 1), random.integers(0, n_b + 1)
-    one_sided = [
-        min(stats.fisher_exact([[x, m - x], [y, k - y]], alternative=side).pvalue for side in ("less", "greater"))
-        for x, m, y, k in zip(a, n_a, b, n_b, strict=True)
-    ]
-    np.testing.assert_allclose(fisher(a, n_a, b, n_b), np.minimum(1, 2 * np.array(one_sided)), rtol=1e-8)
 
 
 def test_means_are_tested_by_student_and_by_hall() -> None:

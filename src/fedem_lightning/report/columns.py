@@ -3,7 +3,6 @@
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 from scipy import special
 
 from fedem_lightning.evaluation.component_health import dead_components
@@ -73,8 +72,6 @@ TESTED = tuple(key for key, score in SCORES.items() if score.place.endswith("tes
 """The columns of test scores, in which the best row may be bold."""
 ENTROPIES = ("entropy", "unseen_entropy")
 _OTHERS = {
-    "minimum": Column("smallest possible loss", ".4g"),
-    "minimum_at_most": Column("smallest possible loss, at most", ".4g"),
     "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f"),
     "auroc": Column("AUROC", ".3f", ".3f"),
     "worse_than_majority": Column("worse than majority, %", ".0f"),
@@ -136,7 +133,6 @@ def run_values(run: Run) -> dict[str, float]:
     if rates:
         found |= {"learning_rate": rates[0]["rate"], "rate_chosen": all(rate["chosen_by"] for rate in rates)}
     found |= _of_classes(results["class_scores"]) | _of_mixture(run)
-    found |= _least_loss(results) if measure == "loss" else {}
     given = {key: float(value) for key, value in found.items() if value is not None}
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}
 
@@ -158,17 +154,3 @@ def _of_mixture(run: Run) -> dict[str, Any]:
         found[key] = None if pi is None else special.entr(pi).sum(axis=1).mean()
     known = {key: run.results["recovery"].get(key) for key in _RECOVERY}
     return found | {k: v and v * (100 if k == "group_accuracy" else 1) for k, v in known.items()}
-
-
-def _least_loss(results: dict[str, Any]) -> dict[str, float]:
-    """The least expected test loss; nothing if the run does not have it.
-
-    If each client predicts with one of q models (`n_served_models` in results.json) it reaches from the best to the
-    worst way to merge the true groups into q. Otherwise it is the loss of one model for each client.
-    """
-    least, n_models = results["reference"].get("minimum_loss"), results.get("n_served_models")
-    by_models = results["data"].get("minimum_loss_by_models") or {}
-    if least is None or (n_models is not None and str(n_models) not in by_models):
-        return {}  # in the second case there are more models than true groups
-    low, high = np.array(by_models.get(str(n_models), (least, least)), dtype=float)
-    return {"minimum": low, "minimum_at_most": high}

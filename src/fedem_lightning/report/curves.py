@@ -55,12 +55,12 @@ def curves(
             if points is None:
                 continue
             if x.endswith("megabytes") and not points["x"].any():  # sends nothing: its last score is a level
-                axes.axhline(factor * points["mean"].iloc[-1], label=f"{label}, 0 MB", **look.lined())
+                axes.axhline(factor * points["mean"].iloc[-1], label=f"{label}, 0 MB", **look)
                 continue
-            axes.plot(points["x"], factor * points["mean"], label=label, zorder=3 - i / 100, **look.lined())
+            axes.plot(points["x"], factor * points["mean"], label=label, zorder=3 - i / 100, **look)
             if len(group.runs) > 1:
                 low, high = factor * points["min"], factor * points["max"]
-                axes.fill_between(points["x"], low, high, color=look.colour, alpha=0.1, lw=0)
+                axes.fill_between(points["x"], low, high, color=look["color"], alpha=0.1, lw=0)
         best = [run.results["reference"].get("bayes_accuracy") for run in setting.runs]
         if (split, unit) == ("test", "accuracy, %") and None not in best:
             axes.axhline(100 * np.mean(best), color="black", linewidth=0.8, linestyle=":", label="Bayes")

@@ -31,21 +31,8 @@ _ROWS_NAMED = 20
 """Largest number of rows that a legend names one by one."""
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a row is drawn: colour in hexadecimal, Matplotlib's line style, width of the line in points."""
-
-    colour: str
-    line: str | tuple[int, tuple[float, ...]]
-    width: float
-
-    def lined(self) -> dict[str, Any]:
-        """Matplotlib's arguments for a line."""
-        return {"color": self.colour, "linestyle": self.line, "linewidth": self.width}
-
-
-Looks = dict[str, Look]
-"""The look of every row, by its label."""
+Looks = dict[str, dict[str, Any]]
+"""Matplotlib's arguments for the line of every row, by its label."""
 
 
 def looks(settings: Iterable[Setting]) -> Looks:
@@ -64,7 +51,8 @@ def looks(settings: Iterable[Setting]) -> Looks:
             white = 0.55 * i / len(labels)  # a share of it makes another shade
             red, green, blue = (c + white * (1 - c) for c in to_rgb(PALETTE[slot % len(PALETTE)]))
             line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
-            found[label] = Look(to_hex((red, green, blue)), line, 2.4 if algorithm == FIRST[0] else 1.3)
+            width = 2.4 if algorithm == FIRST[0] else 1.3
+            found[label] = {"color": to_hex((red, green, blue)), "linestyle": line, "linewidth": width}
     return found
 
 

@@ -11,7 +11,7 @@ from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.report.significance import CHANCE_LEVEL, fisher, mcnemar
+from fedem_lightning.report.significance import CHANCE_LEVEL, mcnemar
 
 
 class Shares(NamedTuple):
@@ -20,8 +20,6 @@ class Shares(NamedTuple):
     Args:
         better, worse, equal: shares by the sign of the gain.
         gains, loses: shares of the clients whose gain, and loss, is beyond chance; NaN if no client could be tested.
-        chance: the share of clients that would come out as gaining (and as losing) if all models were equal, at most.
-        n: number of clients, counted once for each seed.
 
     """
 
@@ -30,47 +28,38 @@ class Shares(NamedTuple):
     equal: float
     gains: float
     loses: float
-    chance: float
-    n: int
 
 
 def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
     """Compares the clients of two groups, paired by seed and name; None if they have none in common.
 
     Returns:
-        A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit),
-        difference (a - b), gain (positive where a is better), p (two-sided, that the client's two models differ, by its
-        test samples: McNemar's exact test for right and wrong predictions; for losses the test of the mean difference,
-        `mean_tests`. For runs without test_samples.npz, or of different federations, Fisher's exact test of two
-        accuracies; NaN where neither is possible).
+        A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit), gain
+        (positive where a is better), p (two-sided, that the client's two models differ, by its test samples: McNemar's
+        exact test for right and wrong predictions; for losses the test of the mean difference, `mean_tests`; NaN for
+        runs without test_samples.npz, or of different federations).
 
     """
     others = {run.seed: run for run in b.runs}
     pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
-    found = [part for one, other in pairs if (part := _pair(one, other)) is not None]
-    if not found:
-        return None
-    table = pd.DataFrame({name: np.concatenate([part[name] for part in found]) for name in found[0]})
-    p = table.pop("p")
-    table["difference"] = table["a"] - table["b"]
-    return table.assign(gain=a.runs[0].sign * table["difference"], p=p)
+    parts = [part for one, other in pairs if (part := _pair(one, other)) is not None]
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
-def _pair(a: Run, b: Run) -> dict[str, np.ndarray] | None:
-    """The columns of two runs of one seed; None if they have no client in common."""
+def _pair(a: Run, b: Run) -> pd.DataFrame | None:
+    """The clients that two runs of one seed have in common; None without any."""
     if a.scored is None or b.scored is None or a.measure != b.measure:
         return None
-    where = b.scored.index.get_indexer(a.scored.index)
-    mine, theirs = a.scored[where >= 0], b.scored.take(where[where >= 0])
-    if mine.empty:
+    both = a.scored.join(b.scored["score"].rename("b"), how="inner")
+    if both.empty:
         return None
-    names = {"seed": np.full(len(mine), a.seed), "id": mine.index.to_numpy(), "n_test": mine["n_test"].to_numpy()}
-    p = _by_samples(a, b)
-    p = _by_scores(a, mine, theirs) if p is None else p[mine["row"]]
-    return {**names, "a": mine["score"].to_numpy(), "b": theirs["score"].to_numpy(), "p": p}
+    p = _p_values(a, b)
+    both = both.reset_index().rename(columns={"score": "a"}).assign(seed=a.seed)
+    both["gain"], both["p"] = a.sign * (both["a"] - both["b"]), np.nan if p is None else p[both["row"]]
+    return both[["seed", "id", "n_test", "a", "b", "gain", "p"]]
 
 
-def _by_samples(a: Run, b: Run) -> np.ndarray | None:
+def _p_values(a: Run, b: Run) -> np.ndarray | None:
     """p-values of all rows of clients.parquet from the scores of the same samples; None if the runs lack these."""
     x, y, digest = a.samples, b.samples, a.results.get("federation_digest")
     if x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
@@ -86,24 +75,12 @@ def _by_samples(a: Run, b: Run) -> np.ndarray | None:
     return mcnemar(np.bincount(x.owner[only_a], minlength=len(n)), np.bincount(x.owner[only_b], minlength=len(n)))
 
 
-def _by_scores(run: Run, *pair: pd.DataFrame) -> np.ndarray:
-    """p-values from accuracies and numbers of samples; NaN where these do not give whole numbers of samples."""
-    name, factor = run.measure
-    n = np.stack([clients["n_test"].to_numpy(dtype=float) for clients in pair])
-    right = np.stack([clients["score"].to_numpy() for clients in pair]) / factor * n
-    whole = (np.abs(right - right.round()) < 0.01).all(axis=0) & (name == "accuracy")  # not for sequences
-    right = right.round()
-    return np.where(whole, fisher(right[0], n[0], right[1], n[1]), np.nan)
-
-
 def gains_and_losses(table: pd.DataFrame) -> Shares:
     """Counts the clients of `compare_clients` that have a better and a worse model with a than with b."""
     gain, p = table.loc[table["gain"].notna(), ["gain", "p"]].to_numpy().T
-    n, tested = max(1, len(gain)), not np.isnan(p).all()
-    signs = [(gain > 0), (gain < 0), (gain == 0)]
-    gains, loses = (float((sign & (p < CHANCE_LEVEL)).sum()) / n if tested else np.nan for sign in signs[:2])
-    better, worse, equal = (float(sign.sum()) / n for sign in signs)
-    return Shares(better, worse, equal, gains, loses, CHANCE_LEVEL / 2, len(gain))
+    n, sure = max(1, len(gain)), np.nan if np.isnan(p).all() else p < CHANCE_LEVEL
+    counts = [gain > 0, gain < 0, gain == 0, (gain > 0) * sure, (gain < 0) * sure]
+    return Shares(*(float(count.sum()) / n for count in counts))
 
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:

@@ -27,7 +27,7 @@ def seeds_figure(name: str, tables: Sequence[Table], looks: Looks) -> Drawn | No
         known = [group for group in setting.groups if np.isfinite(mean[group.label])]
         known.sort(key=lambda group: setting.sign * mean[group.label])
         for place, group in enumerate(known):
-            values, colour = scores[group.label].dropna().to_numpy(), looks[group.label].colour
+            values, colour = scores[group.label].dropna().to_numpy(), looks[group.label]["color"]
             axes.plot(values, np.full(len(values), place), "o", color=colour, markersize=4, alpha=0.5)
             axes.plot([values.mean()], [place], "|", color=colour, markersize=12, markeredgewidth=2)
             if len(values) > 1:
@@ -51,10 +51,10 @@ def percentile_figure(name: str, settings: Sequence[Setting], looks: Looks) -> D
     for axes, (setting, curves) in zip(found, drawn, strict=True):
         for group in (group for group in setting.groups if curves[group.label]):
             values, look = np.stack(curves[group.label]), looks[group.label]
-            axes.plot(_PERCENTILES, values.mean(axis=0), label=row_label(setting, group), **look.lined())
+            axes.plot(_PERCENTILES, values.mean(axis=0), label=row_label(setting, group), **look)
             if len(values) > 1:
                 low, high = values.min(axis=0), values.max(axis=0)
-                axes.fill_between(_PERCENTILES, low, high, color=look.colour, alpha=0.1, lw=0)
+                axes.fill_between(_PERCENTILES, low, high, color=look["color"], alpha=0.1, lw=0)
         axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
     legend(figure)
     caption = "The score that this share of the clients does not exceed; a band reaches over the seeds."
@@ -81,7 +81,7 @@ def gains_figure(name: str, pairs: Sequence[tuple[Setting, Group, Group]], looks
         return None
     figure, found = panels([setting.title for (setting, *_), _ in drawn], 4.0)
     for axes, ((setting, a, b), clients) in zip(found, drawn, strict=True):
-        colours = [to_rgba(looks[a.label].colour, 0.9 if p < CHANCE_LEVEL else 0.25) for p in clients["p"]]
+        colours = [to_rgba(looks[a.label]["color"], 0.9 if p < CHANCE_LEVEL else 0.25) for p in clients["p"]]
         axes.scatter(clients["b"], clients["a"], s=12, color=colours, linewidths=0)
         low, high = np.sort([*axes.get_xlim(), *axes.get_ylim()])[[0, -1]]
         axes.plot([low, high], [low, high], color="black", linewidth=0.7, linestyle=":")

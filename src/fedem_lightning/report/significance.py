@@ -28,20 +28,6 @@ def mcnemar(only_a: np.ndarray, only_b: np.ndarray) -> np.ndarray:
     return np.minimum(1.0, 2 * special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5))
 
 
-def fisher(right_a: np.ndarray, n_a: np.ndarray, right_b: np.ndarray, n_b: np.ndarray) -> np.ndarray:
-    """Fisher's exact test for each client, if samples are not known one by one, float64 [T]: twice the smaller tail.
-
-    Args:
-        right_a, right_b: numbers of samples that each model predicts well, [T]; NaN where they are not known.
-        n_a, n_b: numbers of samples, [T].
-
-    Source: scipy.stats.fisher_exact, to which it is equal for n_a = n_b.
-
-    """
-    urn = stats.hypergeom(n_a + n_b, right_a + right_b, n_a)
-    return np.minimum(1.0, 2 * np.minimum(urn.cdf(right_a), urn.sf(right_a - 1)))
-
-
 def t_test(differences: Sequence[float] | np.ndarray) -> float:
     """Student's paired t-test of differences over seeds; NaN for fewer than two.
 

@@ -17,7 +17,7 @@ from fedem_lightning.report.gains_by_client import compare_clients, gains_and_lo
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.scores_table import Table
-from fedem_lightning.report.significance import said_p, t_test
+from fedem_lightning.report.significance import CHANCE_LEVEL, said_p, t_test
 
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
@@ -102,7 +102,7 @@ def _in_words(clients: pd.DataFrame) -> Iterator[str]:
     if math.isnan(shares.gains):
         yield "no client can be tested alone: the scores of its samples are not known"
         return
-    by_chance = f"by chance alone at most {shares.chance:.1%} each"
+    by_chance = f"by chance alone at most {CHANCE_LEVEL / 2:.1%} each"
     yield f"beyond chance: {shares.gains:.1%} gain, {shares.loses:.1%} lose; {by_chance}"
     if clients["p"].isna().any():
         yield f"{clients['p'].isna().mean():.1%} of the clients could not be tested alone"
