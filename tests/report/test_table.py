@@ -11,6 +11,7 @@ import pytest
 
 from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.scores_table import Table, scores_table
+from helpers.report_runs import make_sampled_run
 from helpers.runs import make_run, sums
 
 PAPER: dict[str, Any] = {"n_clients": 300, "rounds": 200}
@@ -228,12 +229,11 @@ def test_entropy_recovery_and_dead_components(tmp_path: Path) -> None:
 
 
 def test_clients_worse_off_than_with_a_baseline_are_counted(tmp_path: Path) -> None:
-    for name, scores in (("local", [0.5, 0.9]), ("fedem", [0.6, 0.8])):
-        folder = make_run(tmp_path / name, 0.7, name)
-        clients = pd.DataFrame({"id": ["a", "b"], "population": "seen", "n_test": 10, "test_accuracy": scores})
-        clients.to_parquet(folder / "clients.parquet")
+    sets = {"local": (20, 10, 19, 10), "fedem": (10, 20, 18, 20)}  # samples of 20 that the clients' models predict well
+    for name, n_right in sets.items():
+        make_sampled_run(tmp_path / name, [np.arange(20) < n for n in n_right], name)
     table = table_in(tmp_path)
-    assert (value(table, "fedem", "worse_than_local"), value(table, "fedem", "loses_to_local")) == (50, 0)
+    assert (value(table, "fedem", "worse_than_local"), value(table, "fedem", "loses_to_local")) == (50, 25)
 
 
 def clustered_with(folder: Path, clusters: list[int]) -> list[str]:
