@@ -89,7 +89,7 @@ def train_clients(
     sampling = sampling_of(algorithm, len(federation.clients()), algorithm.statistics.planned_rounds)
     algorithm.aggregation.plan(sampling)
     received_by_all = functools.partial(received_models, algorithm, federation.clients()[:1])
-    key = (algorithm.seed, round_) if algorithm.remote is None else None  # a deployment's noise has none
+    key = (algorithm.seed, round_) if algorithm.remote is None else None  # else the noise has none
     context = RoundContext(cohort, parameters, received_by_all, sampling, key)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     remote = algorithm.remote

@@ -173,7 +173,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         """What clients [C] would send if they had not trained: the models that they have received, [C, M, ...].
 
         Updates are measured from it, after `client_update` and before `server_update`; what differs from its form is no
-        reply of a client (`deploy`). The weights are the largest, and the extras the smallest that they may be.
+        reply of a Flower client. The weights are the largest, and the extras the smallest that they may be.
         Default: the components, with the numbers of training samples, `n_train` [C], as weights.
         """
         return Sent(self.broadcast(clients), n_train.clamp(min=1))

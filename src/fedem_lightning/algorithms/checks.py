@@ -57,7 +57,6 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     require(algorithm.facts.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
     check_client_optimizer(algorithm)
     if algorithm.remote is not None:
-        check_deployable(algorithm)
         algorithm.remote.check(algorithm)
     require(
         algorithm.facts.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
@@ -73,12 +72,6 @@ def check_client_optimizer(algorithm: "FederatedAlgorithm") -> None:
     kind = type(optimizer).__name__
     expected = f"algorithm.client_optimizer: {name} {why}, expected sgd (ClientSGD), got {kind}"
     require(not (optimizer.adaptive and why), expected)
-
-
-def check_deployable(algorithm: "FederatedAlgorithm") -> None:
-    """Raises UserError if clients cannot be processes of their own."""
-    together = algorithm.facts.needs_one_machine
-    require(not together, f"algorithm: {type(algorithm).__name__} {together}, so it cannot be deployed")
 
 
 def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) -> None:

@@ -27,7 +27,7 @@ class Facts:
     samples; nor are cohorts of a method's own. A private state that stays with its client is not released."""
 
     needs_one_machine: str = ""
-    """Why clients cannot be processes of their own (`deploy`), as the rest of a sentence; empty: they can."""
+    """Why the method does not run under Flower (`flower`), as the rest of a sentence; empty: it does."""
 
     uses_server_optimizer: bool = True
     """Whether a server optimiser other than the plain average (SGD with rate 1, no momentum) is allowed."""

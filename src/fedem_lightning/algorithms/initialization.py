@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def start_at_clients(initialization: str) -> str:
-    """Why a method with this start cannot be deployed, see `Facts.needs_one_machine`."""
+    """Why a method with this start does not run under Flower, see `Facts.needs_one_machine`."""
     return (
         f"starts at models of single clients, as algorithm.initialization={initialization} says "
         "(algorithm.initialization=random does not)"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedem_lightning.algorithms.fedem import FedEM
 
 PRIVATE = "keeps parameters of each client's own (algorithm.personal=null does not)"
-"""Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
+"""Why such a mixture does not run under Flower, see `Facts.needs_one_machine`."""
 
 
 class PersonalPart:

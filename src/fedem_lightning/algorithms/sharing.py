@@ -29,7 +29,7 @@ Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
 
 SHARING = "shares parameters among components (algorithm.shared=null does not)"
-"""Why such a mixture cannot be deployed, see `Facts.needs_one_machine`."""
+"""Why such a mixture does not run under Flower, see `Facts.needs_one_machine`."""
 
 
 def with_adapters(backbone: Backbone, n_components: int, shared: Shared, adapters: Adapters) -> tuple[Backbone, Shared]:

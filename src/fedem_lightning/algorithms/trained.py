@@ -43,7 +43,7 @@ class TrainedModel:
 
         Raises:
             UserError: no such client trained; or clients adapt their models to samples, which the model does not keep;
-                or clients of a deployed run keep their models.
+                or Flower's clients keep their models.
 
         """
         algorithm, schema = self.algorithm, self.schema
@@ -68,14 +68,13 @@ class TrainedModel:
         return ClientModels(tuple(schema.name(i) for i in t.tolist()), personal, schema)
 
     def check_models_are_here(self) -> None:
-        """Raises UserError if clients of a deployed run predict with something that stays with them."""
+        """Raises UserError if Flower's clients predict with something that stays with them."""
         algorithm = self.algorithm
         facts, kept = algorithm.facts, algorithm.states.stay_with_clients
         theirs = facts.predicts_with_own_state and (kept or facts.personalizes_seen)
         require(
             not (algorithm.is_deployed and (theirs or algorithm.adaptation is not None)),
-            "clients of a deployed run keep their own models: run python -m fedem_lightning.export FOLDER (or predict, "
-            "evaluate; in Python load_clients) where the client is, on the folder of its --state",
+            "Flower's clients keep their own models: use a client's file (`model` of its --node-config), where it is",
         )
 
     def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:

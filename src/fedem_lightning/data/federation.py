@@ -122,7 +122,7 @@ class Federation:
         return f"Federation({self})"
 
     def __str__(self) -> str:
-        n = sum(int(split.counts().sum()) for split in self.splits.values())  # of a deployment, those to train on
+        n = sum(int(split.counts().sum()) for split in self.splits.values())  # of Flower's clients, those to train on
         what = self.notes.get("images") or f"samples of {self.notes.get('sample') or f'shape {self.in_shape}'}"
         task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(self.task).__name__).lower()
         return f"{self.n_clients:,} clients, {n:,} {what}, {task}"

@@ -179,7 +179,7 @@ def sample_form(federation: Federation) -> dict[str, Any]:
 def load_client(
     path: Path, name: str | None = None, task: TaskName = "classification", n_classes: int | None = None
 ) -> Federation:
-    """A federation of one client, whose notes say under "load_client" what this function was given.
+    """A federation of one client.
 
     Args:
         path: an .npz file with x, y and, optionally, split (0 train, 1 val, 2 test; without it, 60, 20 and 20 %).
@@ -195,7 +195,4 @@ def load_client(
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
     x, y, alone, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
     options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
-    federation = FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation
-    given = {"path": str(path.resolve()), "name": name, "task": task, "n_classes": n_classes}
-    federation.notes["load_client"] = given
-    return federation
+    return FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation

@@ -1,0 +1,163 @@
+"""Flower's ClientApp: a client that trains on its own samples, and scores its own model.
+
+The node's configuration (`flower-supernode --node-config`) has `data`, an .npz file with x, y and, optionally, split;
+and, optionally, `name`, `task`, `n_classes` (`data.own_files.load_client`), `model`, a .safetensors file for the newest
+model, and `trust`, packages of the user's that the method may name, by commas. Or it has `partition-id`, as in Flower's
+simulation: then the client is that one of the data set that the run's configuration names in `overrides`.
+"""
+
+import json
+import shlex
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from fedem_lightning.aggregation import check_sent
+from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.own_files import load_client, sample_form
+from fedem_lightning.data.splits import SPLITS
+from fedem_lightning.errors import require
+from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
+from fedem_lightning.flower.requests import arrays
+from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.models.client_store import Owner
+from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
+from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.settings.shipped import CONFIG_DIR
+
+app = ClientApp()
+FIRST = torch.zeros(1, dtype=torch.int64)
+"""The client's index in its own federation."""
+
+
+class OneProcess(NamedTuple):
+    """What an algorithm asks its Trainer for."""
+
+    world_size: int = 1
+    global_rank: int = 0
+    strategy: None = None
+
+
+@app.query()
+def describe(message: Message, context: Context) -> Message:
+    """The client's name, the form of its samples, and the number of them that it trains on."""
+    federation = federation_of(context)
+    about: dict[str, Any] = {
+        "place": -1 if "data" in context.node_config else int(context.node_config["partition-id"]),
+        "name": str(federation.names[0]),
+        "n_train": int(federation.splits["train"].counts().sum()),
+        "form": json.dumps(sample_form(federation)),
+    }
+    return Message(RecordDict({"client": ConfigRecord(about)}), reply_to=message)
+
+
+@app.train()
+@torch.no_grad()
+def train(message: Message, context: Context) -> Message:
+    """The client update of a round, and the rows of client state that the method reports; Flower keeps the state."""
+    federation = federation_of(context)
+    algorithm = algorithm_of(message.content, context, federation)
+    sent = algorithm.client_update(federation.block(FIRST, "train"), algorithm.statistics.rounds)
+    check_sent(algorithm, sent)
+    reply: dict[str, Any] = {"reported": arrays(dict(algorithm.states.of(Owner.REPORTED)))}
+    if sent is not None:
+        group = {} if sent.group is None else {"group": sent.group}
+        parts = {"models": sent.models, "extras": sent.extras, "weights": {"weights": sent.weights}, "group": group}
+        reply |= {key: arrays(part) for key, part in parts.items()}
+    sums: dict[str, Any] = {name: [*map(float, pair)] for name, pair in algorithm.round_metrics.sums().items()}
+    context.state["state"] = arrays(dict(algorithm.state_dict()))
+    return Message(RecordDict(reply | {"sums": MetricRecord(sums)}), reply_to=message)
+
+
+@app.evaluate()
+@torch.no_grad()
+def score(message: Message, context: Context) -> Message:
+    """The mean scores of the client's model on each split; what scoring changes in the client's state is forgotten."""
+    federation = federation_of(context)
+    algorithm = algorithm_of(message.content, context, federation)
+    if algorithm.facts.personalizes_seen:
+        algorithm.personalize_clients(federation, FIRST)
+    _, personal = next(models_scored(algorithm, federation, FIRST, FIRST))
+    measures = scores_of(personal, federation)
+    found: dict[str, Any] = {f"{split}/{m}": value for split, part in measures.items() for m, value in part.items()}
+    found |= {f"{split}/size": int(federation.splits[split].counts().sum()) for split in SPLITS}
+    columns = personal.columns if isinstance(personal, OwnModels) else {}
+    found |= {f"column/{name}": float(columns[name][0]) for name in scored_columns(algorithm)}
+    if "model" in context.node_config:
+        assert algorithm.schema is not None  # `algorithm_of` has prepared it
+        models = ClientModels((algorithm.schema.name(0),), personal, algorithm.schema)
+        write_clients(Path(str(context.node_config["model"])), models)
+    return Message(RecordDict({"scores": MetricRecord(found)}), reply_to=message)
+
+
+def algorithm_of(content: RecordDict, context: Context, federation: Federation) -> FederatedAlgorithm:
+    """The server's algorithm for this client alone, with its state."""
+    about: Any = content["about"]
+    state = context.state.get("state") or content.get("start")
+    require(state is not None, "this client has lost its state, and begins anew in the next round")
+    tensors, sent = (dict(record.to_torch_state_dict()) for record in (state, content["sent"]))  # type: ignore[union-attr]
+    trust = [package for package in str(context.node_config.get("trust", "")).split(",") if package]
+    given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None, "networks": None}
+    algorithm: FederatedAlgorithm = made_from(json.loads(about["recipe"]), None, trust, given)
+    take_dtypes(algorithm, tensors)
+    algorithm.load_state_dict(tensors)
+    algorithm.load_state_dict(sent, strict=False)
+    federation.keys = torch.tensor([int(about["client"])])
+    algorithm.statistics.planned_rounds = int(about["planned_rounds"])
+    algorithm.statistics.round_seconds = [0.0] * int(about["round"])
+    algorithm.trainer = OneProcess()  # type: ignore[assignment]
+    algorithm.prepare_for(federation)
+    return algorithm
+
+
+def federation_of(context: Context) -> Federation:
+    """The samples of this node's client: a federation of one."""
+    node = context.node_config
+    if "data" in node:
+        file = Path(str(node["data"]))
+        n_classes = int(node.get("n_classes", 0)) or None
+        task: Any = node.get("task", "classification")
+        return load_client(file, str(node.get("name", "")) or None, task, n_classes)
+    require("partition-id" in node, "--node-config: expected data, an .npz file, or partition-id")
+    whole, t = _configured(str(context.run_config["overrides"])), int(node["partition-id"])
+    n = len(whole.clients())
+    require(n == whole.n_clients, "dataset: unseen clients are not there under Flower; leave dataset.unseen_* out")
+    nodes = int(node.get("num-partitions", n))
+    require(nodes == n and t < n, f"partition-id: the data set has {n} clients, the federation {nodes} nodes")
+    return _alone(whole, t)
+
+
+@lru_cache(maxsize=1)
+def _configured(overrides: str) -> Federation:
+    """The federation that the run's configuration names; a process of Flower's simulation serves several clients."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", shlex.split(overrides))
+    federation: Federation = instantiate(config.dataset).federation
+    return federation
+
+
+def _alone(whole: Federation, client: int) -> Federation:
+    """The federation of one of its clients."""
+    rows = [whole.splits[split].positions(torch.tensor([client]))[0] for split in SPLITS]
+    split = np.repeat(np.arange(len(SPLITS)), [len(part) for part in rows])
+    return Federation.from_samples(
+        whole.samples,
+        np.zeros(len(split), dtype=np.int64),
+        split,
+        position=torch.cat(rows).numpy(),
+        task=whole.task,
+        names=(str(whole.names[client]),),
+        augmentation=whole.augmentation,
+        notes=whole.notes,
+        features=whole.features,
+    )

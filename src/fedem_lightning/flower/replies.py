@@ -1,0 +1,150 @@
+"""Which replies of clients count: they have the form that is expected, and their numbers are finite."""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+
+from fedem_lightning import tasks
+from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import one_line
+from fedem_lightning.evaluation.scores import Scores
+from fedem_lightning.records.measures import HIGHER_IS_BETTER
+from fedem_lightning.rejections import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE, first_line
+
+LARGEST = 1e15
+"""Largest magnitude of a number: sums of squares of such numbers fit into float32."""
+ROUNDING = 1e-3
+"""How far an accuracy may be outside of 0 to 1."""
+RAISED = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION)
+
+
+class Refused(ValueError):
+    """A reply that does not count; the message is one line, `reason` one of `rejections`."""
+
+    def __init__(self, line: str, reason: str = INVALID) -> None:
+        super().__init__(one_line(line)[:200])
+        self.reason = reason
+
+
+class Described(NamedTuple):
+    """What a client says of itself."""
+
+    place: int  # its partition-id; -1: it has a file of its own
+    name: str
+    n_train: int
+    form: str  # of its samples: `sample_form` as JSON
+
+
+def content_of(reply: Message | None) -> RecordDict:
+    """What a reply holds; Refused if the client does not answer, or has failed."""
+    if reply is None:
+        raise Refused("", NO_ANSWER)
+    if reply.has_error():
+        raise Refused(reply.error.reason or "", EXCEPTION if reply.error.code in RAISED else NO_ANSWER)
+    return reply.content
+
+
+def tensors_in(content: RecordDict, key: str, like: Models, *dtypes: torch.dtype) -> Models:
+    """The tensors of a record, which have the names, shapes and dtypes (or one of `dtypes`) of `like`."""
+    record, found = _record(content, key, ArrayRecord), {}
+    _expect(record.keys() == like.keys(), f"{key}: other tensors than asked for")
+    for name, rows in like.items():
+        try:
+            tensor = torch.from_numpy(record[name].numpy())
+        except Exception as error:  # whatever bytes that are no array cause
+            raise Refused(f"{name}: {first_line(error)}") from None
+        wanted, given = (f"{t.dtype} {list(t.shape)}" for t in (rows, tensor))
+        fits = tensor.shape == rows.shape and tensor.dtype in (dtypes or (rows.dtype,))
+        _expect(fits, f"{name}: expected {wanted}, got {given}")
+        if tensor.is_floating_point() and not bool((tensor.abs() <= LARGEST).all()):
+            raise Refused(f"{name}: not finite, or above {LARGEST:g}", NOT_FINITE)
+        found[name] = tensor
+    return found
+
+
+def update_in(content: RecordDict, expected: Sent) -> Sent:
+    """A client's update in the form of `expected`, whose weights are the largest and extras the smallest allowed."""
+    models, extras = (tensors_in(content, key, getattr(expected, key)) for key in ("models", "extras"))
+    real, group = (torch.int64, torch.float32, torch.float64), None
+    weights = tensors_in(content, "weights", {"weights": expected.weights}, *real)["weights"]
+    inside = (weights >= 0) & (weights <= expected.weights * (1 + 1e-6))
+    _expect(bool(inside.all()), "weights: below 0, or more than the client's samples")
+    for name, lowest in expected.extras.items():
+        _expect(bool((extras[name] >= lowest).all()), f"{name}: too small")
+    if expected.group is not None:
+        group = tensors_in(content, "group", {"group": expected.group})["group"]
+        _expect(0 <= int(group) < expected.n_groups, "group: there is no such group")
+    return Sent(models, weights, group, expected.n_groups, extras)
+
+
+def sums_in(content: RecordDict, n_train: int) -> dict[str, tuple[float, int]]:
+    """The sum and the number of values of each mean of metrics.csv."""
+    found = {}
+    for name, pair in _record(content, "sums", MetricRecord).items():
+        fits = isinstance(pair, list) and len(pair) == 2 and all(abs(value) <= LARGEST for value in pair)
+        _expect(fits and 0 <= pair[1] <= n_train, "sums: expected a sum and a number of samples")
+        found[name] = (float(pair[0]), int(pair[1]))
+    return found
+
+
+def take_scores(content: RecordDict, found: Scores, row: int, n_train: int) -> None:
+    """Writes a client's scores on each split into its row; Refused: nothing was written."""
+    record = _record(content, "scores", MetricRecord)
+    single = all(isinstance(value, int | float) for value in record.values())
+    parts = {f"{split}/{measure}": rows for split, part in found.measures.items() for measure, rows in part.items()}
+    parts |= {f"{split}/size": rows for split, rows in found.sizes.items()}
+    parts |= {f"column/{name}": rows for name, rows in found.columns.items()}
+    _expect(single and record.keys() == parts.keys(), "scores: other numbers than asked for")
+    for key in parts:
+        (split, measure), value = key.split("/"), record[key]
+        if measure == "size":
+            whole = isinstance(value, int) and 0 <= value <= LARGEST and (split != "train" or value == n_train)
+            _expect(whole, f"{key}: expected a number of samples")
+        elif split != "column":
+            low, high = (-ROUNDING, 1 + ROUNDING) if HIGHER_IS_BETTER[measure] else (-LARGEST, LARGEST)
+            inside = low <= value <= high
+            _expect(inside if record[f"{split}/size"] else math.isnan(value), f"{key}: {value:g} is no such score")
+    for key, rows in parts.items():
+        rows[row] = record[key]
+
+
+def description_in(content: RecordDict) -> Described:
+    """What a client says of itself."""
+    record = _record(content, "client", ConfigRecord)
+    kinds = Described.__annotations__
+    _expect({key: type(value) for key, value in record.items()} == kinds, f"client: expected {', '.join(kinds)}")
+    found = Described(**{key: record[key] for key in kinds})
+    named = found.name == one_line(found.name)[:200] != ""
+    _expect(named and found.place >= -1 and 0 < found.n_train <= LARGEST, "client: expected a name and samples")
+    try:
+        schema_of([found])
+    except Exception as error:  # whatever a wrong form makes the classes of a schema raise
+        raise Refused(f"form: {first_line(error)}") from None
+    return found
+
+
+def schema_of(found: list[Described]) -> Schema:
+    """The schema of clients whose samples have the form of the first one's."""
+    form: dict[str, Any] = json.loads(found[0].form)
+    target = form["task"]["_target_"]  # what the server makes of a description, and nothing else
+    kind: Any = getattr(tasks, target.rpartition(".")[2], None)
+    is_task = isinstance(kind, type) and target == f"{kind.__module__}.{kind.__name__}"
+    _expect(is_task and json.dumps(form["task"]).count("_target_") == 1, "form: no task")
+    n_train = torch.tensor([one.n_train for one in found])
+    return Schema.from_state({**form, "seen": n_train > 0, "n_train": n_train, "names": [one.name for one in found]})
+
+
+def _record(content: RecordDict, key: str, kind: type) -> Any:
+    record = content.get(key)
+    _expect(isinstance(record, kind), f"{key}: missing")
+    return record
+
+
+def _expect(fits: bool, line: str) -> None:
+    if not fits:
+        raise Refused(line)

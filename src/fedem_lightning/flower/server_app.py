@@ -1,0 +1,144 @@
+"""Flower's ServerApp: an ordinary run, whose clients are the federation's nodes.
+
+The run's configuration (`flwr run --run-config`): `overrides`, words of the command line, such as "+experiment=digits
+algorithm=fedem"; `clients`, the number of clients that must be there; `run-dir`, the run's folder; `deadline`, the
+seconds in which a client must answer; `patience`, the seconds in which all clients must appear.
+"""
+
+import functools
+import shlex
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from fedem_lightning.algorithms.growth import federation_of
+from fedem_lightning.data.datamodule import FederatedDataModule
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import require
+from fedem_lightning.flower.clients import FlowerClients
+from fedem_lightning.flower.replies import Described, Refused, content_of, description_in, schema_of
+from fedem_lightning.records.configs import data_and_network
+from fedem_lightning.run.cli import called_by
+from fedem_lightning.run.execute import run
+from fedem_lightning.settings.shipped import CONFIG_DIR
+
+app = ServerApp()
+_joined: "JoinedClients | None" = None  # those of the run that goes on: a configuration cannot hold them
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Waits for the clients, then trains and tests."""
+    global _joined
+    options = context.run_config
+    words, folder = shlex.split(str(options["overrides"])), str(options["run-dir"])
+    require(folder != "", "run-dir: expected the run's folder on the server, an absolute path")
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        config = compose("config", words, return_hydra_config=True)
+    require(config.ckpt_path is None, "ckpt_path: a run under Flower cannot go on, its clients' states end with it")
+    n_clients, patience, deadline = int(options["clients"]), float(options["patience"]), float(options["deadline"])
+    _joined, choices = JoinedClients(grid, n_clients, patience, deadline), called_by(config.hydra.runtime.choices)
+    names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
+    with_clients(config, names_data or not _joined.own_files)
+    choices |= {"dataset": "flower"} if _joined.own_files else {}
+    run(config, Path(folder).expanduser().resolve(), choices, words)
+
+
+def joined() -> "JoinedClients":
+    """The clients of the run that goes on: the data of its configuration."""
+    assert _joined is not None  # `main` has set it
+    return _joined
+
+
+def with_clients(config: DictConfig, names_data: bool) -> None:
+    """Makes a configuration that of a server; if it names the clients' data, learning rates are those chosen for it."""
+    select = functools.partial(OmegaConf.select, config)
+    chosen_for = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None
+    with open_dict(config):
+        del config["hydra"]
+        config.dataset = {"_target_": f"{__name__}.joined"}
+        config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
+        config.trainer.enable_progress_bar = False  # a line a round is printed instead
+        config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}
+        config.chosen_for = {data_and_network(select): chosen_for or {}}
+
+
+class RoundLines(pl.Callback):
+    """Prints a line for each round."""
+
+    began = 0.0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Starts the clock."""
+        self.began = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Prints how many clients took part, and how long the round took."""
+        cohort, rejected = (int(trainer.callback_metrics.get(name, 0)) for name in ("cohort", "rejected"))
+        took = f"{cohort - rejected} of {cohort} clients, {time.monotonic() - self.began:.1f} s"
+        print(f"round {trainer.current_epoch + 1} of {trainer.max_epochs}: {took}", flush=True)
+
+
+class JoinedClients(FederatedDataModule):
+    """The clients that are there once there are enough of them; their samples stay with them.
+
+    Args:
+        grid: Flower's way to the nodes.
+        n_clients: number of clients that must be there.
+        patience: seconds in which they must appear.
+        deadline: seconds in which a client must answer.
+
+    Raises:
+        UserError: too few are there.
+
+    """
+
+    def __init__(self, grid: Grid, n_clients: int, patience: float, deadline: float) -> None:
+        end = time.monotonic() + patience
+        while len(nodes := sorted(grid.get_node_ids())) < n_clients and time.monotonic() < end:
+            time.sleep(1.0)
+        found, refused = _described(grid, nodes, deadline)
+        lines = [f"{len(found)} of {n_clients} were there after {patience:g} seconds", *refused]
+        require(len(found) >= max(1, n_clients), f"clients: {'; '.join(lines)}")
+        for line in (*refused, *(f"client {one.name}: {one.n_train} training samples" for one in found.values())):
+            print(line, flush=True)
+        schema = schema_of(list(found.values()))
+        none, samples = torch.zeros(0, dtype=torch.int64), schema.samples_of(_no_rows(schema))
+        super().__init__(federation_of(schema, samples, none, none, ()))
+        self.remote, self.own_files = FlowerClients(grid, found, deadline), any(one.place < 0 for one in found.values())
+
+
+def _no_rows(schema: Schema) -> np.ndarray:
+    kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
+    return np.zeros((0, *schema.raw_shape), dtype=kind)
+
+
+def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int, Described], list[str]]:
+    """What clients say of themselves by node, in the order of places and names; and why others are refused.
+
+    Samples must have the form that most clients' have, and a name is one client's.
+    """
+    messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=deadline) for node in nodes]
+    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(messages, timeout=deadline)}
+    found, refused = dict[int, Described](), list[str]()
+    for node in nodes:
+        try:
+            found[node] = description_in(content_of(replies.get(node)))
+        except Refused as error:
+            refused.append(f"node {node} is refused: {error.reason}{f': {error}' if str(error) else ''}")
+    forms, names = (Counter(getattr(one, key) for one in found.values()) for key in ("form", "name"))
+    usual = max(forms, key=forms.__getitem__, default="")
+    for node, one in list(found.items()):
+        if one.form != usual or names[one.name] > 1:
+            why = "its samples have another form than most clients'" if one.form != usual else "two have this name"
+            refused.append(f"client {one.name} is refused: {why}")
+            del found[node]
+    return dict(sorted(found.items(), key=lambda item: item[1])), refused
