@@ -29,9 +29,6 @@ Way = Callable[[], float]
 """Does a piece of work once and returns the seconds it took."""
 
 
-# --- command line ---------------------------------------------------------------------------------------------------
-
-
 def bare_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with what every benchmark understands."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -58,9 +55,6 @@ def read_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(0)
     return options
-
-
-# --- data -----------------------------------------------------------------------------------------------------------
 
 
 def mixture(clients: int, components: int = 3) -> SyntheticMixture:
@@ -105,9 +99,6 @@ def femnist(path: Path | None, clients: int, samples: int = 144) -> FederatedDat
 def n_samples(data: FederatedDataModule) -> int:
     """Training samples of all clients."""
     return len(data.federation.splits["train"].index)
-
-
-# --- rounds ---------------------------------------------------------------------------------------------------------
 
 
 def make_trainer(rounds: int, device: torch.device, **options: Any) -> pl.Trainer:
@@ -197,9 +188,6 @@ def alternate(ways: Mapping[str, Way], rounds: int, limit: float = float("inf"))
     for timing in timings.values():
         timing.seconds = timing.seconds or [timing.first]
     return timings
-
-
-# --- output ---------------------------------------------------------------------------------------------------------
 
 
 def print_row(*cells: object) -> None:

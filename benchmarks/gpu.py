@@ -81,9 +81,6 @@ def plan(options: argparse.Namespace, methods: Sequence[str]) -> list[Facts]:
     return [{**what, "device": options.device, **{key: tiny[key] for key in tiny if key in what}} for what in chosen]
 
 
-# --- results --------------------------------------------------------------------------------------------------------
-
-
 def read(file: Path) -> dict[str, Facts]:
     """What the last attempt at each measurement has found, by name, in the order of the first attempts."""
     found: dict[str, Facts] = {}
@@ -144,9 +141,6 @@ def _rounds(row: Facts) -> dict[str, str]:
         cells["seconds before the first round"] = f"{row['start_seconds']:.3g}"
         cells["seconds of an evaluation (first, second)"] = ", ".join(f"{s:.3g}" for s in row["evaluations"])
     return cells
-
-
-# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 def read_options() -> argparse.Namespace:

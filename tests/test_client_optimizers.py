@@ -33,7 +33,8 @@ from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.records.remaking import make
-from helpers.conformance import ROWS, Row
+from helpers.conformance import Row
+from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
@@ -172,7 +173,9 @@ class Attentive(torch.nn.Module):
 @pytest.mark.parametrize(
     "optimizer", [KEPT, ClientAdam(lr=0.05), ClientSGD(0.3, 0.9, nesterov=True, max_grad_norm=0.3)]
 )
-@pytest.mark.parametrize("network", ["linear", "hidden", "attentive"])
+@pytest.mark.parametrize(
+    "network", ["attentive", *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "hidden"))]
+)
 def test_engines_agree_for_three_components(network: str, optimizer: ClientOptimizer) -> None:
     data, found = make_data(), []
     for engine in ("loop", "vmap"):
@@ -236,7 +239,7 @@ def test_the_warm_up_ends_at_the_schedules_rate() -> None:
     assert [ClientSGD(lr=0.4).lr_at(r, 2) for r in range(3)] == [0.4, 0.4, 0.4]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
+@A_FEW
 def test_every_algorithm_takes_adamw_or_refuses(row: Row) -> None:
     data = row.data()
     options: dict[str, Any] = {"client_optimizer": ClientAdamW(lr=0.05)}
