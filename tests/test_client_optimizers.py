@@ -285,8 +285,6 @@ def test_an_adaptation_may_have_another_optimiser() -> None:
 def test_a_recipe_makes_the_optimiser_again() -> None:
     model = make_model(FedAvg, make_data(), client_optimizer=KEPT)
     assert make(recipe_of(model)["client_optimizer"]) == KEPT
-    older = {"_target_": "fedem_lightning.local_solver.ClientSGD", "lr": 0.3, "momentum": 0.5}
-    assert make(older) == ClientSGD(0.3, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from fedem_lightning import ClientSGD, Ditto, FedPer, UserError
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
 from fedem_lightning.models import client_store
-from fedem_lightning.records import remaking
 from helpers.federations import make_data, make_model, make_trainer
 
 T = 40
@@ -67,12 +66,6 @@ def test_all_rows_are_saved_where_half_were_written_and_such_files_load(tmp_path
     loaded = Ditto.load_from_checkpoint(tmp_path / "all.ckpt")
     for name, rows in rows_of(model).items():
         assert torch.equal(rows, rows_of(loaded)[name]), name
-
-
-def test_few_rows_do_not_look_like_a_model_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(Ditto, tmp_path, 1)
-    monkeypatch.setattr(remaking, "_SPARE_ELEMENTS", 0)
-    assert Ditto.load_from_checkpoint(tmp_path / "round-000001.ckpt").n_clients == T
 
 
 def test_a_file_with_another_number_of_rows_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`python -m fedem_lightning.evaluate`: scores of rows are the run's own, to the bit, and those of other libraries."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.predicting import predictions
 from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, make_trainer, train
-from helpers.serving import refused
 
 
 def evaluation(folder: Path, *arguments: str | Path) -> dict[str, Any]:
@@ -110,46 +108,3 @@ def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
     }
     squared = ((mean - y.reshape(60, -1)) ** 2).mean()
     assert found["scores"]["mse"]["pooled"] == pytest.approx(squared, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere", "seen.npz"], "no such run or file"),
-        (["here", "seen.npz"], "no checkpoint here"),
-        (["fedem"], "the following arguments are required: DATA"),
-        (["fedem", "seen.npz", "--out", "held"], "--out: held already holds clients.csv"),
-        (["fedem", "seen.npz", "--out", "text.txt"], "--out: text.txt is no folder"),
-        (["fedem", "seen.npz", "--split", "rest"], "invalid choice: 'rest'"),
-        (["fedem", "plain.npz", "--split", "val"], "--split: val, but DATA has no split"),
-        (["fedem", "unlabelled.npz"], "has no labels"),
-        (["fedem", "unseen.npz"], "3 of 3 clients have no model"),
-        (["fedem", "untested.npz"], "--split: DATA has no test rows"),
-        (["fedavg_plus", "seen.npz"], "tune their models on their own samples"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_leaves_no_file(
-    arguments: list[str],
-    line: str,
-    place: Path,
-    run_of: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run_of("fedavg_plus")
-    for name in ("fedem", "fedavg_plus", "seen.npz", "unseen.npz"):
-        (tmp_path / name).symlink_to(place / name)
-    data = read_npz(place / "seen.npz", ARRAYS)
-    np.savez(tmp_path / "plain.npz", **{k: v for k, v in data.items() if k != "split"})  # type: ignore[arg-type]
-    np.savez(tmp_path / "unlabelled.npz", **{k: v for k, v in data.items() if k != "y"})  # type: ignore[arg-type]
-    np.savez(tmp_path / "untested.npz", **{**data, "split": data["split"] * 0})  # type: ignore[arg-type]
-    for name in ("here", "held"):
-        (tmp_path / name).mkdir()
-    for name in ("held/clients.csv", "text.txt"):
-        (tmp_path / name).write_text("mine")
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    assert re.search(line, refused(main, capsys, *arguments))
-    assert sorted(tmp_path.rglob("*")) == before

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import unicodedata
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +20,6 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedDataModule,
-    FedProto,
-    FedRoD,
-    Finetune,
     Linear,
     Local,
     MobileNetV2,
@@ -68,8 +64,6 @@ CASES = {
     "own": Case(Local, Linear),
     "regression": Case(FedEM, MLP, {"n_components": 2}, {"task": "regression"}),
     "cnn": Case(FedEM, SmallCNN, {"n_components": 2}, {"images": True}),
-    "heads": Case(FedRoD, MLP),
-    "prototypes": Case(FedProto, MLP, {"prediction": "prototype"}),
     "text": Case(FedEM, CharLSTM, {"n_components": 2}, {"text": True}, "hamlet/GHOST"),
 }
 
@@ -322,60 +316,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     return said.err
 
 
-MISTAKES = {
-    "--client nobody --format torch": "--client: nobody is none of the 3 clients with a model; e.g. a, b/ö, B?ö",
-    "--client bö --format torch": "--client: bö is none of the 3 clients with a model; the closest: b/ö",
-    "--format torch": "one of the arguments --client --all is required",
-    "--client a --all --format torch": "argument --all: not allowed with argument --client",
-    "--client a --format torch --out full": "--out: full exists; choose another folder, or add --force",
-    "--client a --format torch --out full/a.pt2": "--out: full/a.preprocessing.json exists; choose another, or add",
-    "--client a --format torch --out file": "--out: file is a file, expected a folder",
-    "--client a --format torch --out a.onnx": "--out: a.onnx, but --format torch writes .pt2 files",
-    "--all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
-    "--all --format jpeg": "argument --format: invalid choice: 'jpeg'",
-}
-
-
-@pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(
-    typed: str,
-    saved: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "a.preprocessing.json").write_text("mine")
-    (tmp_path / "file").write_text("mine")
-    before = runs.snapshot(tmp_path)
-    assert refused(capsys, saved["linear"], *typed.split()).startswith(f"error: {MISTAKES[typed]}")
-    assert runs.snapshot(tmp_path) == before
-
-
-def test_runs_without_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--all", "--format", "torch", "--out", tmp_path / "out")
-    assert "no such run or file" in refused(capsys, tmp_path / "nowhere", *arguments)
-    tuned = checkpoint(tmp_path / "tuned", CASES["mlp"], adaptation=Finetune())
-    assert "they tune their models on their own samples; personalize them" in refused(capsys, tuned, *arguments)
-    assert not (tmp_path / "out").exists()
-
-
 OVER_THE_INPUT = {
     "the file": ("models/clients.safetensors", "models/../models/clients.safetensors"),
     "a link to the file": ("models/clients.safetensors", "link.safetensors"),
-    "a hard link": ("models/clients.safetensors", "hard.safetensors"),
-    "a link to the file's folder": ("models/clients.safetensors", "folder"),
-    "the folder of a linked file": ("link.safetensors", "models"),
     "the run": ("run", "run"),
     "the run's checkpoints": ("run", "run/checkpoints"),
 }
-
-
-def test_names_that_some_file_system_takes_for_equal_get_different_files() -> None:
-    names = ("a", "A", "a ", "a/", "\uac00", "\u1100\u1161", "x" * 60, "x" * 70)
-    stems = {unicodedata.normalize("NFD", stem.casefold()) for stem in exporting.file_stems(names).values()}
-    assert len(stems) == len(names)
 
 
 @pytest.mark.parametrize("case", OVER_THE_INPUT)
@@ -391,24 +337,12 @@ def test_an_export_over_its_own_input_is_refused(
     export(saved["linear"], "--all", "--format", "safetensors", "--out", "models")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "link.safetensors").symlink_to("models/clients.safetensors")
-    (tmp_path / "folder").symlink_to("models")
-    os.link(tmp_path / "models" / "clients.safetensors", tmp_path / "hard.safetensors")
     before = runs.snapshot(tmp_path)
     given, out = OVER_THE_INPUT[case]
     said = refused(capsys, given, "--client", "a", "--format", "safetensors", "--out", out, "--force")
     assert said.startswith(f"error: --out: {out} ")
     assert "what the command reads" in said
     assert runs.snapshot(tmp_path) == before
-
-
-@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_package_is_one_line(
-    package: str, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    said = refused(capsys, saved["linear"], "--all", "--format", "onnx", "--out", tmp_path / "out")
-    assert said == f'error: --format: {package} is not installed; pip install "fedem-lightning[export]"\n'
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_differs_is_refused_and_leaves_nothing(

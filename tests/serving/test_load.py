@@ -15,16 +15,12 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FedRoD,
-    Finetune,
-    Linear,
     Oracle,
     UserError,
     load,
     load_clients,
 )
 from fedem_lightning.models.client_model import client_model
-from fedem_lightning.records.recipes import recipe
-from fedem_lightning.records.remaking import make
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.every_method import each
@@ -167,22 +163,6 @@ def test_a_tree_with_fewer_nodes_than_clients_serves_a_new_client(tmp_path: Path
     assert round(float(found(x).sum(dim=0)[0]), 9) in served
 
 
-def test_predictions_are_for_whom_the_test_scores_from_the_share_that_it_uses() -> None:
-    data = make_data(sizes=(20, 25, 30, 28, 24), unseen_fraction=0.4)
-    model = make_model(FedEM, data, client_optimizer=SGD, personalize_fraction=0.3, scored_clients=2)
-    trainer = train(model, data, 2).trainer
-    trainer.test(model, data, verbose=False)
-    batches: Any = trainer.predict(model, data)
-    (found,) = batches
-    assert set(found.client) == set(model.clients["id"])
-    right = found.prediction.argmax(axis=1) == found.y
-    for name, accuracy in zip(model.clients["id"], model.clients["test_accuracy"], strict=True):
-        rows = found.client == name
-        assert right[rows].mean() == pytest.approx(accuracy)
-        loss = -np.log(found.prediction[rows, found.y[rows]]).mean()
-        assert loss == pytest.approx(model.clients.set_index("id").loc[name, "test_loss"], rel=1e-9)
-
-
 def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:
     """pi by Eq. 8 and 9 from uniform weights, 20 times, and the probabilities by Eq. 5, in NumPy."""
     data = make_data(sizes=(20, 25, 30))
@@ -225,21 +205,6 @@ def test_names_are_checked(fedem: tuple[Any, Path]) -> None:
         model.client(str(unseen))
     with pytest.raises(UserError, match=rf"client: {seen[0]} took part in training and has its model"):
         model.personalize(*samples_of(data, seen[0], "train"), name=str(seen[0]))
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (np.zeros((3, 5)), [0, 1, 1], r"x: expected shape \[n, 4\] as in training, got \[3, 5\]"),
-        (np.zeros((3, 4)), [0, 1], "y: expected 3 labels, one for each sample, got 2"),
-        (np.zeros((2, 4)), [0, 7], "y: label 7 at sample 1 is outside the 3 classes"),
-        (np.full((2, 4), np.nan), [0, 1], "x: NaN or infinity in 2 samples"),
-        (np.array([["a"] * 4]), [0], "x: expected numbers"),
-    ],
-)
-def test_samples_are_checked(fedem: tuple[Any, Path], x: np.ndarray, y: list[int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        load(fedem[1]).personalize(x, y)
 
 
 def test_no_samples_are_allowed(fedem: tuple[Any, Path]) -> None:
@@ -311,13 +276,6 @@ def test_a_network_of_ones_own_inside_a_method_s_is_given_again(tmp_path: Path) 
     write_clients(tmp_path / "c.safetensors", again.trained_model.clients_models())
     served = load_clients(tmp_path / "c.safetensors", backbone=own).model("0")
     torch.testing.assert_close(served(x), again.client("0")(x))
-
-
-def test_recipes_make_equal_objects() -> None:
-    for made in (ClientSGD(lr=0.2), Finetune(epochs=2), Linear((3,), 2, bias=False)):
-        again = make(recipe(made))
-        assert type(again) is type(made)
-        assert recipe(again) == recipe(made)
 
 
 def test_load_from_checkpoint_needs_no_arguments(fedem: tuple[Any, Path]) -> None:

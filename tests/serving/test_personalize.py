@@ -1,7 +1,6 @@
 """`python -m fedem_lightning.personalize`: the models are those of the run's own unseen clients."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
 from fedem_lightning.serving.personalizing import only_shots
 from fedem_lightning.serving.rows import ClientRows, read_rows
-from helpers.serving import refused
 
 
 def of_results(path: Path) -> Any:
@@ -125,68 +123,6 @@ def test_samples_help(tmp_path: Path, place: Path, run_of: Callable[[str], Path]
     """Tuning on all samples beats the global model, where groups have different labels."""
     table = few_shot(tmp_path, run_of("fedavg_plus"), place / "unseen.npz", "--few-shot", "0,all")
     assert table.loss_weighted[1] < table.loss_weighted[0]
-
-
-# Mistakes
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere", "unseen.npz", "--out", "o.safetensors"], "no such run"),
-        (["fedem", "nowhere.npz", "--out", "o.safetensors"], "DATA: no file"),
-        (["fedem", "fedem", "--out", "o.safetensors"], "DATA: no file"),
-        (["fedem", "broken.npz", "--out", "o.safetensors"], "DATA: .*broken.npz is no .npz file"),
-        (["fedem", "text.txt", "--out", "o.safetensors"], "DATA: expected a file that ends in"),
-        (["fedem", "unseen.npz"], "the following arguments are required: --out"),
-        (["fedem", "unseen.npz", "--out", "o.npz"], "--out: expected a name that ends in .safetensors"),
-        (["fedem", "unseen.npz", "--out", "there.safetensors"], "--out: .* is already there"),
-        (["fedem", "seen.npz", "--out", "o.safetensors"], "took part in training"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "0"], "--steps: expected a whole number"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "x"], "--steps: invalid int"),
-        (
-            ["fedem", "unseen.npz", "--out", "o.safetensors", "--steps", "1", "--tolerance", "0.1"],
-            "--tolerance: it needs --steps above 1",
-        ),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--tolerance", "inf"], "--tolerance: expected a finite"),
-        (["fedavg", "unseen.npz", "--out", "o.safetensors", "--steps", "3"], "--steps: FedAvg has no such steps"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--client", "a"], "--client: DATA names the clients"),
-        (["fedem", "unseen.npz", "--out", "o.safetensors", "--seed", "-1"], "--seed"),
-        (["fedem", "unseen.npz", "--few-shot", "1", "--out", "o.safetensors"], "a name that ends in .csv"),
-        (["fedem", "unseen.npz", "--few-shot", "1,x", "--out", "o.csv"], "--few-shot: expected numbers"),
-        (["fedem", "unseen.npz", "--few-shot", "", "--out", "o.csv"], "--few-shot: expected numbers"),
-        (["fedem", "untested.npz", "--few-shot", "1", "--out", "o.csv"], "no row is a test row"),
-        (["fedem", "unlabelled.npz", "--out", "o.safetensors"], "no labels"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_leaves_no_file(
-    arguments: list[str],
-    line: str,
-    place: Path,
-    run_of: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run_of("fedavg")
-    for name in ("fedem", "fedavg", "unseen.npz", "seen.npz"):
-        (tmp_path / name).symlink_to(place / name)
-    unseen = read_npz(place / "unseen.npz", ARRAYS)
-    without: dict[str, Any] = {
-        "unlabelled": {k: v for k, v in unseen.items() if k != "y"},
-        "untested": {**unseen, "split": np.zeros_like(unseen["split"])},
-    }
-    for name, content in without.items():
-        np.savez(tmp_path / f"{name}.npz", **content)
-    (tmp_path / "broken.npz").write_bytes((place / "unseen.npz").read_bytes()[:200])
-    for name in ("text.txt", "there.safetensors"):
-        (tmp_path / name).write_text("mine")
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    assert re.search(line, refused(main, capsys, *arguments))
-    assert sorted(tmp_path.rglob("*")) == before
-    assert (tmp_path / "there.safetensors").read_text() == "mine"
 
 
 def test_force_writes_over_a_file(place: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`python -m fedem_lightning.predict`: the rows' own order, and each client's own model."""
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from fedem_lightning.serving.predicting import predictions
 from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, train
 from helpers.reference import softmax
-from helpers.serving import refused
 
 
 def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path) -> None:
@@ -75,14 +72,6 @@ def test_shared_components_run_once_for_a_block(place: Path, monkeypatch: pytest
     assert calls == [len(rows)] * 3
 
 
-def test_csv_and_parquet_are_alike(place: Path, tmp_path: Path) -> None:
-    for name, data in (("a.csv", "seen.csv"), ("b.parquet", "seen.npz")):
-        main([str(place / "fedem"), str(place / data), "--out", str(tmp_path / name)])
-    first, second = pd.read_csv(tmp_path / "a.csv"), pd.read_parquet(tmp_path / "b.parquet")
-    pd.testing.assert_frame_equal(first, second, check_dtype=False, rtol=1e-6)
-    assert len(first) == 9 * 24
-
-
 def test_classes_have_their_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))
@@ -107,42 +96,3 @@ def test_one_client_needs_no_column(place: Path, tmp_path: Path) -> None:
     one, everybody = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(tmp_path / "all.csv")
     wanted = everybody[everybody.client == name].reset_index(drop=True)
     pd.testing.assert_frame_equal(one, wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere", "seen.npz", "--out", "p.csv"], "no such run or file"),
-        (["fedem", "nowhere.npz", "--out", "p.csv"], "DATA: no file"),
-        (["fedem", "seen.npz"], "required: --out"),
-        (["fedem", "seen.npz", "--out", "p.txt"], "--out: expected a name that ends in .parquet or .csv"),
-        (["fedem", "seen.npz", "--out", "there.csv"], "there.csv is already there"),
-        (["fedem", "seen.csv", "--out", "seen.csv", "--force"], "--out: seen.csv is what the command reads"),
-        (["fedem", "unseen.npz", "--out", "p.csv"], "3 of 3 clients have no model: .*personalise them first"),
-        (["fedem", "seen.csv", "--out", "p.csv", "--client-column", "site"], "has no column site"),
-        (["fedavg_plus", "seen.npz", "--out", "p.csv"], "tune their models on their own samples"),
-        (["broken.safetensors", "seen.npz", "--out", "p.csv"], "no intact .safetensors file"),
-        (["fedem", "seen.npz", "--out", "folder.csv"], "is a folder"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line_and_leaves_no_file(
-    arguments: list[str],
-    line: str,
-    place: Path,
-    run_of: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run_of("fedavg_plus")
-    for name in ("fedem", "fedavg_plus", "seen.npz", "seen.csv", "unseen.npz"):
-        (tmp_path / name).symlink_to(place / name)
-    for name in ("there.csv", "broken.safetensors"):
-        (tmp_path / name).write_text("mine")
-    (tmp_path / "folder.csv").mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    assert re.search(line, refused(main, capsys, *arguments))
-    assert sorted(tmp_path.rglob("*")) == before
-    assert (tmp_path / "there.csv").read_text() == "mine"
