@@ -9,7 +9,6 @@ import copy
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,16 +52,6 @@ class Format(NamedTuple):
     described: str
     write: Callable[[ClientModel, Path], None] | None = None
     read: Callable[[Path], Predictor] | None = None
-
-    def check_installed(self) -> None:
-        """Refuses the format if a package is missing, before anything is loaded or written."""
-        for package in self.packages:
-            try:
-                import_module(package)
-            except ImportError as error:
-                raise UserError(
-                    f'--format: {package} is not installed; pip install "fedem-lightning[export]"'
-                ) from error
 
 
 def input_names(schema: Schema) -> list[str]:

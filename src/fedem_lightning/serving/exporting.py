@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
@@ -32,7 +32,8 @@ def run(chosen: argparse.Namespace) -> None:
     """
     kind = FORMATS[chosen.format]
     folder, stem = target_of(chosen)
-    kind.check_installed()
+    for package in kind.packages:
+        imported(package, "export", "--format")
     models = load_clients(chosen.run, chosen.trust)
     models = models if chosen.all else only(models, chosen.client)
     above = next(parent for parent in folder.absolute().parents if parent.is_dir())
