@@ -188,8 +188,9 @@ def test_the_first_signal_ends_after_the_round(
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["round-000003.ckpt", "round-000005.ckpt"]
     assert f"resumed from round 5: {run}/checkpoints/round-000005.ckpt\n" in paste(place, line)
     if not devices:  # two add in another order
+        found = [said for said in differences(straight, run) if not said.startswith(".hydra")]
         kept = ["round-000003.ckpt is missing", "round-000005.ckpt is left over"]  # the last two of each
-        assert differences(straight, run) == [f"checkpoints/{said}" for said in kept]
+        assert found == [f"checkpoints/{said}" for said in kept]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
