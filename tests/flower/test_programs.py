@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,10 +21,10 @@ import pytest
 from helpers.flower import WORDS, difference, save_client
 
 pytestmark = pytest.mark.slow
-BIN, EXAMPLE = Path(sys.executable).parent, Path(__file__).parents[2] / "examples" / "flower"
+BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
+EXAMPLE, PAGE = ROOT / "examples" / "flower", ROOT / "docs" / "flower.md"
 PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin"])
 RUN = f"{WORDS} trainer.check_val_every_n_epoch=2 algorithm.client_optimizer.lr=0.1"
-SIGNED = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {0}.key -out {0}.pem"
 
 
 def free_port() -> int:
@@ -34,6 +35,11 @@ def free_port() -> int:
 
 def lines(*rows: str) -> str:
     return "\n".join(rows) + "\n"
+
+
+def documented(begin: str) -> list[str]:
+    """The commands of the page that begin so."""
+    return re.findall(rf"^    ({begin}.+)$", re.sub(r"\\\n\s+", "", PAGE.read_text()), re.M)
 
 
 class Programs:
@@ -123,17 +129,14 @@ def federation(programs: Programs) -> Programs:
         if shutil.which(program, path=PATH) is None:
             pytest.skip(f"{program} is not installed (apt-get install {package})")
     folder, link = programs.folder, programs.port
-    programs.call(SIGNED.format("ca"), "-subj", "/CN=federation")
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    programs.call(f"{SIGNED.format('server')} -CA ca.pem -CAkey ca.key", *names)
+    for command in documented("openssl"):
+        programs.call(command)
     text = (EXAMPLE / "nginx.conf").read_text().replace("127.0.0.1:8000", f"127.0.0.1:{link}")
     (folder / "nginx.conf").write_text(text.replace("listen 9092", f"listen {programs.outside}"))
     root = f'root-certificates = "{folder}/ca.pem"'
     inside, outside = (f'address = "127.0.0.1:{port}"' for port in (link, programs.outside))
     (folder / "config.toml").write_text(lines("[superlink.inside]", inside, root, "[superlink.outside]", outside, root))
-    certificate = "--ssl-ca-certfile ca.pem --ssl-certfile server.pem --ssl-keyfile server.key"
-    options = "--enable-supernode-auth --disable-runtime-dependency-installation"
-    programs.start("superlink", *f"flower-superlink --port {link} {certificate} {options}".split())
+    programs.start("superlink", *documented("flower-superlink --ssl")[0].split(), "--port", str(link))
     (folder / "temporary").mkdir()
     programs.start("nginx", "nginx", "-p", str(folder), "-c", "nginx.conf")
     programs.wait_for(link)
