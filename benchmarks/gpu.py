@@ -155,9 +155,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes")
     options = parser.parse_args()
-    for path in (options.femnist, options.wheels):
-        if path is not None and not path.exists():
-            parser.error(f"nothing to read at {path}")
+    if options.femnist and not options.femnist.is_file():
+        parser.error(f"--femnist: no file {options.femnist}")
+    if options.wheels and not list(options.wheels.glob("*.whl")):
+        parser.error(f"--wheels: no wheels in {options.wheels}")
     return options
 
 
