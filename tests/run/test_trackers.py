@@ -98,12 +98,10 @@ def test_wandb_continues_its_run_and_has_every_round_once(folder: Path, curves: 
     sent = WandbRun(folder)
     assert [run.run_id for run in sent.runs] == 2 * [json.loads((folder / "trackers.json").read_text())["wandb"]]
     assert sent.exits == [1, 0]
-    *rounds, results = sent.history
-    assert [row["trainer/global_step"] for row in rounds] == [0, 1, 2, 3, 4]
+    assert [row["trainer/global_step"] for row in sent.history] == [0, 1, 2, 3, 4]
     for name in CHARTS:
-        cells = [(row["trainer/global_step"], row[name]) for row in rounds if name in row]
+        cells = [(row["trainer/global_step"], row[name]) for row in sent.history if name in row]
         assert ([round_ for round_, _ in cells], [value for _, value in cells]) == of_file(curves, name)
-    assert not results.keys() & {*curves}
 
 
 def test_wandb_has_names_settings_summary_figures_and_table(folder: Path, curves: pd.DataFrame) -> None:
@@ -174,8 +172,9 @@ def test_every_job_of_a_sweep_has_its_own_run_also_after_a_failure(
 
 
 @pytest.mark.slow
-def test_wandb_has_no_round_twice_after_kills(tmp_path: Path) -> None:
-    """Each kill may lose the round that was being sent."""
+def test_wandb_has_every_round_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, W&B may have rounds twice: those that it had written before the kill."""
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # that of this process outlives the kill, and keeps the run
     variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
     words = [*TINY, "logger=wandb", "trainer.max_epochs=30", "callbacks.checkpoint.every_n_rounds=4", "run_dir=run"]
     csv = tmp_path / "run" / "metrics.csv"
@@ -187,10 +186,9 @@ def test_wandb_has_no_round_twice_after_kills(tmp_path: Path) -> None:
         process.communicate()
     code, _, err = finish(start(tmp_path, *words, "ckpt_path=auto", **variables))
     assert code == 0, err
-    *rounds, _ = WandbRun(tmp_path / "run").history
-    steps = [row["trainer/global_step"] for row in rounds]
-    assert steps == sorted({*steps})
-    assert len({*range(1, 31)} - {*steps}) <= 2
+    rates = {row["trainer/global_step"]: row["lr"] for row in WandbRun(tmp_path / "run").history if "lr" in row}
+    assert [*rates] == list(range(1, 31))
+    assert [*rates.values()] == pytest.approx(pd.read_csv(csv)["lr"].dropna().tolist())
 
 
 # --- without a run ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fedem_lightning.errors import Interrupted, UserError, one_line
 from fedem_lightning.records.configs import flatten, resolved
 from fedem_lightning.records.files import regular, write_atomically
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
-from fedem_lightning.run.metrics_file import rows_of
+from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
 
 _PACKAGES = {
     "WandbLogger": ("wandb",),
@@ -31,6 +31,8 @@ _PACKAGES = {
     "MLFlowLogger": ("mlflow", "sqlalchemy"),
 }
 """What Lightning's loggers import, by their class."""
+_CLOSED = "wandb's last round"
+"""Key of trackers.json: what W&B had when it was closed."""
 MOST_ROWS = 10_000
 """Rows of the clients' table, as many as W&B shows."""
 LONGEST = 64
@@ -44,8 +46,8 @@ class Trackers(pl.Callback):
     """Sends a run to the loggers of its configuration: its settings, a row a round, and at the end the results.
 
     The rows are those of metrics.csv. A resumed run continues the same run of each logger, whose id is in
-    trackers.json, after the newest row that the file had; a logger that the run did not have before gets all rows.
-    The first process alone sends.
+    trackers.json, after its newest row; a logger that the run did not have before gets all rows. The first process
+    alone sends.
 
     Args:
         config: the composed configuration.
@@ -64,6 +66,7 @@ class Trackers(pl.Callback):
         self.config = flatten(resolved(OmegaConf.to_container(config, resolve=False)))  # type: ignore[arg-type]
         self.loggers: dict[str, Logger] = {}
         self._ids, self._sent = _ids(folder), dict[str, int]()
+        self._open = -1  # round of W&B's newest row
         self._make(config, *run_names(choices, overrides, config.seed))
 
     @rank_zero_only
@@ -101,8 +104,8 @@ class Trackers(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins each logger's run, or continues it, and notes its id."""
         for key, logger in self.loggers.items():
-            self._sent[key] = rows_of(trainer).newest_before if key in self._ids else -1
             try:
+                self._sent[key] = self._newest_of(logger, rows_of(trainer)) if key in self._ids else -1
                 if key in self._ids and isinstance(logger, MLFlowLogger):  # it refuses other values of parameters
                     logger.experiment.update_run(logger.run_id, status="RUNNING")
                 else:
@@ -110,6 +113,16 @@ class Trackers(pl.Callback):
                 self._ids[key] = str(logger.version)
             except Exception as error:  # no server, no such project, a wrong option
                 raise UserError(f"logger.{key}: {one_line(error)}") from error
+        self._keep_ids()
+
+    def _newest_of(self, logger: Logger, rows: RoundCSVLogger) -> int:
+        """The newest round that a logger has, which continues its run; -1: it has none."""
+        if not isinstance(logger, WandbLogger):
+            return rows.newest_before
+        run = logger.experiment  # offline, a kill loses what W&B has not written yet: all since the run was closed
+        return int(self._ids.get(_CLOSED, -1)) if run.offline or run.disabled else int(run.step) - 1
+
+    def _keep_ids(self) -> None:
         if self.loggers:
             write_atomically(self.folder / "trackers.json", (json.dumps(self._ids) + "\n").encode())
 
@@ -119,8 +132,12 @@ class Trackers(pl.Callback):
         for key, logger in self.loggers.items():
             newest = max(rows, default=-1)
             for round_ in range(self._sent[key] + 1, newest + 1):
-                if cells := rows.get(round_):
-                    logger.log_metrics({name: float(cell) for name, cell in cells.items()}, round_)
+                if cells := {name: float(cell) for name, cell in rows.get(round_, {}).items()}:
+                    if isinstance(logger, WandbLogger):  # the row stays open, for the results
+                        logger.experiment.log({**cells, "trainer/global_step": round_}, step=round_)
+                        self._open = round_
+                    else:
+                        logger.log_metrics(cells, round_)
             self._sent[key] = max(newest, self._sent[key])
             logger.save()
 
@@ -146,8 +163,9 @@ class Trackers(pl.Callback):
 
                 shown = clients.iloc[:: max(1, math.ceil(len(clients) / MOST_ROWS))]
                 media: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
-                media["clients"] = wandb.Table(dataframe=shown)
-                logger.log_metrics(late | media, rounds)
+                media |= {"clients": wandb.Table(dataframe=shown), "trainer/global_step": rounds}
+                step = rounds if self._open == rounds else None  # else an earlier process has sent the last row
+                logger.experiment.log({**late, **media}, step=step, commit=True)
                 logger.experiment.summary.update(scores | other_numbers(results))
             elif isinstance(logger, MLFlowLogger):
                 logger.log_metrics({name: value for name, value in scores.items() if name not in last}, rounds)
@@ -164,12 +182,14 @@ class Trackers(pl.Callback):
     def close(self, error: BaseException | None) -> None:
         """Ends each logger's run; `error` is what ended this one, None: it has finished."""
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-        for logger in self.loggers.values():
+        for key, logger in self.loggers.items():
             logger.finalize("success" if error is None else "KILLED" if stopped else "failed")  # MLflow's word
-            if isinstance(logger, WandbLogger):
+            if isinstance(logger, WandbLogger) and key in self._sent:
                 import wandb
 
                 wandb.finish(exit_code=0 if error is None else 1)
+                self._ids[_CLOSED] = str(self._sent[key])
+                self._keep_ids()
 
 
 def _ids(folder: Path) -> dict[str, str]:
