@@ -1,7 +1,5 @@
 """A refused run leaves nothing, so that the corrected command finds a free folder; whatever was refused, and when."""
 
-import itertools
-import random
 import warnings
 from pathlib import Path
 
@@ -10,17 +8,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, open_dict
 
 from fedem_lightning import UserError
-from fedem_lightning.run import execute
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR
 from helpers.runs import SMALL, leave_undrawn, snapshot
-
-GROUPS = ("aggregation", "adaptation", "compression", "faults")
-OFFERED = choices(CONFIG_DIR)
-WRONG = {"adaptation=knn": "adaptation.head=nowhere", "adaptation=finetune": "adaptation.part=head adaptation.head=no"}
-"""Options that are refused only once the network is there."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,23 +69,3 @@ def test_what_is_refused_late_leaves_nothing(words: list[str], tmp_path: Path) -
             run(composed(*words), folder, {"algorithm": "fedavg", "dataset": "synthetic", "backbone": "linear"}, [])
     assert snapshot(tmp_path) == before
     assert (folder / "mine").is_dir()
-
-
-@pytest.mark.slow
-def test_no_combination_that_is_refused_leaves_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every method with every choice of every group, and with some pairs of them; `pytest -s` prints how many."""
-    monkeypatch.setattr(execute, "_report", lambda *_: {})
-    counts = {"refused": 0, "accepted": 0}
-    rng = random.Random(0)
-    for algorithm in OFFERED["algorithm"]:
-        singles = [{group: choice} for group in GROUPS for choice in OFFERED[group]]
-        pairs = [a | b for a, b in itertools.combinations(singles, 2) if a.keys() != b.keys()]
-        for n, chosen in enumerate([*singles, *rng.sample(pairs, 4)]):
-            words = [f"{group}={choice}" for group, choice in chosen.items()]
-            wrong = WRONG.get(words[0], "").split() if n % 2 else []
-            config = composed(f"algorithm={algorithm}", *words, *wrong)
-            of = {"algorithm": algorithm, "adaptation": chosen.get("adaptation", "none")}
-            line = refused(config, tmp_path / f"{algorithm}-{n}", of)
-            counts["refused" if line else "accepted"] += 1
-        print(algorithm, counts, flush=True)
-    assert counts["refused"] > 100

@@ -105,7 +105,7 @@ ROWS: dict[str, tuple[Any, str]] = {
     "model called": (lambda: trained()(torch.zeros(2, 3)), "model(x)"),
     "unknown client": (lambda: trained().client("nobody"), "client"),
     "client of a new model": (lambda: FedAvg(network(), T).client("0"), "has not been trained"),
-    "known client again": (lambda: trained().personalize(X, Y, name="0"), "name: 0 took part in training"),
+    "known client again": (lambda: trained().personalize(X, Y, name="0"), "client: 0 took part in training"),
     "other features": (lambda: trained().client("0").predict(np.zeros((2, 5))), "x: expected shape [n, 3]"),
     "load from nowhere": (lambda: fed.load("nowhere"), "nowhere: no such run or file"),
     "load a text": (lambda: fed.load("mine.txt"), "mine.txt is no intact checkpoint"),

@@ -13,7 +13,6 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
-from fedem_lightning.aggregation import Aggregation, Mean
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
@@ -26,26 +25,22 @@ from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
     """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
-    backbone_config = config.backbone.copy()
-    with open_dict(backbone_config):
+    network, method = config.backbone.copy(), config.algorithm.copy()
+    with open_dict(network), open_dict(method):
         for key in ("in_shape", "n_outputs"):
-            if key in backbone_config and backbone_config[key] is None:
+            if key in network and network[key] is None:
                 value = getattr(data, key)
-                backbone_config[key] = list(value) if isinstance(value, tuple) else value
-    backbone = functools.partial(_network, backbone_config)  # makes each component separately
-    method = config.algorithm.copy()
-    with open_dict(method):
+                network[key] = list(value) if isinstance(value, tuple) else value
         method.pop("title", None)  # of figures and tables
+    optional = ("adaptation", "compression", "faults")
     model: FederatedAlgorithm = instantiate(
         method,
-        backbone=backbone,
+        backbone=functools.partial(_network, network),  # makes each component separately
         n_clients=data.n_clients,
-        adaptation=instantiate(config.adaptation) if config.get("adaptation") else None,
         engine=instantiate(config.engine),
-        aggregation=_aggregation(config),
-        compression=instantiate(config.compression) if config.get("compression") else None,
-        faults=instantiate(config.faults) if config.get("faults") else None,
-        networks={str(name): instantiate(network) for name, network in (config.get("network") or {}).items()},
+        aggregation=instantiate({"_target_": "fedem_lightning.Mean", **(config.get("aggregation") or {})}),
+        **{part: instantiate(config[part]) if config.get(part) else None for part in optional},
+        networks={str(name): instantiate(part) for name, part in (config.get("network") or {}).items()},
         seed=config.seed,
     )
     model.remote = data.remote
@@ -60,12 +55,6 @@ def _network(config: DictConfig) -> nn.Module:
         arguments: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         remember(network, arguments.pop("_target_"), arguments)
     return network
-
-
-def _aggregation(config: DictConfig) -> Aggregation:
-    """The configured aggregation; the mean has no target, so that older runs without the group are its repetitions."""
-    options = config.get("aggregation") or {}
-    return instantiate(options) if "_target_" in options else Mean(**options)
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:

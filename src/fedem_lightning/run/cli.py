@@ -98,6 +98,7 @@ def _compose_and_run() -> None:
     except Exception as error:  # of Hydra, which ran no job
         end(not_composed(error, sys.argv[1:]), full=_full)
     finally:
+        os.environ["HYDRA_FULL_ERROR"] = str(int(_full))
         if not is_worker_rank():
             remove_what_is_left()
 

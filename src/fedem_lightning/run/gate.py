@@ -8,9 +8,10 @@ import difflib
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import MinLen
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -29,7 +30,7 @@ _OWN: dict[str, Any] = {
     "fidelity": Literal["paper", "reference"],
     "seed": Seed,
     "data_dir": str,
-    "run_dir": str | float | None,  # 3 is a number
+    "run_dir": Annotated[str, MinLen(1), "the name of a folder"] | float | None,  # 3 is a number
     "ckpt_path": str | None,
     "mixing_weights": Weights,
     "n_components": PositiveInt | None,

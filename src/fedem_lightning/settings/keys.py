@@ -36,14 +36,22 @@ MAY_CHANGE = (
     *(key for key in PASSED_ON if key != "local_training"),
 )
 """A resumed run may have other values of them."""
-OF_THE_MACHINE = tuple(
-    f"trainer.{name}" for name in ("devices", "accelerator", "num_nodes", "strategy", "profiler", "enable_progress_bar")
+_OF_TRAINER = (
+    *(
+        "devices",
+        "accelerator",
+        "num_nodes",
+        "strategy",
+        "profiler",
+        "enable_progress_bar",
+        "deterministic",
+        "benchmark",
+    ),
+    *("check_val_every_n_epoch", "log_every_n_steps", "num_sanity_val_steps", "enable_model_summary"),
+    *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir", "dataset.mmap"),
-    *(*FINDS_RUN, *OF_THE_MACHINE),
-    *("trainer.deterministic", "trainer.benchmark", "trainer.check_val_every_n_epoch", "trainer.log_every_n_steps"),
-    *("trainer.num_sanity_val_steps", "trainer.enable_model_summary", "trainer.enable_checkpointing"),
-    *("trainer.inference_mode", "trainer.use_distributed_sampler", "trainer.default_root_dir"),
+    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir", "dataset.mmap", *FINDS_RUN),
+    *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
