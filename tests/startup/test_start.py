@@ -246,7 +246,7 @@ print(FedEM, FederatedDataModule, load, save_run)
 """
     variables: Any = {"cwd": tmp_path, "env": {**os.environ, "USERNAME": "somebody"}}
     done = subprocess.run([sys.executable, "-c", code], **variables, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     assert "Personalised federated learning" in done.stdout
     assert "fedem.FedEM" in done.stdout
 
