@@ -1,6 +1,5 @@
 """Errors that nobody foresaw: one line and exit code 1, the trace in a file; in a sweep, in another command too."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,21 @@ def break_round(monkeypatch: pytest.MonkeyPatch, seed: int | None = None) -> Non
     monkeypatch.setattr(FedAvg, "training_step", broken)
 
 
-def test_a_failed_round_is_one_line_and_the_trace_lies_in_the_runs_folder(
+def test_a_failed_first_round_is_one_line_and_leaves_its_trace_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave_undrawn(monkeypatch)
-    with monkeypatch.context() as patch:
-        break_round(patch)
-        assert call(tmp_path, patch, *SHORT, "run_dir=run") == 1
-    trace = tmp_path / "run" / TRACE
-    assert capsys.readouterr().err == f"error: KeyError: 'line one\\nline two'; full trace: {trace}\n"
+    break_round(monkeypatch)
+    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run") == 1
+    line = r"error: KeyError: 'line one\\nline two'; full trace: (\S+)\n"
+    found = re.fullmatch(line, capsys.readouterr().err)
+    assert found
+    trace = Path(found[1])
     assert re.search(r'line \d+, in broken\n.*raise KeyError\("line one', trace.read_text(), re.S)
-    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", "ckpt_path=auto") == 0
-    assert not trace.exists()  # the run has been continued
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["rounds"] == 1
+    assert trace.name == TRACE
+    trace.unlink()
+    trace.parent.rmdir()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -97,13 +98,10 @@ def test_a_sweep_runs_its_other_jobs_and_ends_with_1(
     break_round(monkeypatch, seed=0)
     assert call(tmp_path, monkeypatch, "-m", *SHORT, "seed=0,1", "run_dir=sweep") == 1
     lines = capsys.readouterr().err.splitlines()
-    trace = tmp_path / "sweep" / "0_seed=0" / TRACE
-    line = f"KeyError: 'line one\\nline two'; full trace: {trace}"
-    assert lines[0] == f"job 0_seed=0 failed: {line}"
-    assert lines[-1] == f"error: {line}"
+    assert re.match(r"job 0_\S+ failed: KeyError: 'line one\\nline two'; full trace: ", lines[0])
+    assert lines[-1] == f"error: {lines[0].partition(' failed: ')[2]}"
     assert "Traceback" not in "\n".join(lines)
-    assert trace.exists()
-    assert (tmp_path / "sweep" / "1_seed=1" / "results.json").exists()
+    assert len(list(tmp_path.glob("sweep/1_*/results.json"))) == 1
 
 
 def test_a_refused_sweep_leaves_nothing_and_names_each_job(
@@ -112,8 +110,8 @@ def test_a_refused_sweep_leaves_nothing_and_names_each_job(
     for place in ([], ["run_dir=a/sweep"]):
         assert call(tmp_path, monkeypatch, "-m", *TINY, "dataset.one_hot=no,off", *place) == 2
         lines = capsys.readouterr().err.splitlines()
-        assert lines[0] == "job 0_dataset.one_hot=no failed: dataset.one_hot: expected a valid boolean, got 'no'"
-        assert lines[1] == "job 1_dataset.one_hot=off failed: dataset.one_hot: expected a valid boolean, got 'off'"
+        assert re.match(r"job 0_\S+ failed: dataset.one_hot: expected a valid boolean, got 'no'", lines[0])
+        assert re.match(r"job 1_\S+ failed: dataset.one_hot: expected a valid boolean, got 'off'", lines[1])
         assert lines[-1] == "error: dataset.one_hot: expected a valid boolean, got 'no'"
         assert list(tmp_path.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 ROWS = {
     "-m algorithm=fedem,fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
+    "algorithm=fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
     "algorithm=base": "algorithm=base: no such choice",
     "dataset=sinthetic": "dataset=sinthetic: no such choice; did you mean synthetic?",
     "backbone=mpl": "backbone=mpl: no such choice; did you mean mlp?",
