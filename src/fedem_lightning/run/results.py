@@ -29,9 +29,6 @@ from fedem_lightning.run.figures import draw_figures
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by file and name, see `FederatedAlgorithm.artifacts`."""
 
-SCHEMA_VERSION = 3
-"""Of results.json: it goes up when a key goes away or changes its meaning."""
-
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Results of a finished run after Trainer.test, as plain containers; docs/results.md describes every key."""
@@ -169,7 +166,7 @@ def write_run(
         The content of results.json, and the figures.
 
     """
-    results = {"schema_version": SCHEMA_VERSION, **names} | run_results(algorithm, federation)
+    results = dict(names) | run_results(algorithm, federation)
     artifacts = algorithm.artifacts(federation)
     if algorithm.test_samples is not None:
         artifacts["test_samples"] = algorithm.test_samples.arrays()
