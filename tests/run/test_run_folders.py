@@ -198,3 +198,13 @@ def test_a_run_that_fails_before_its_first_round_leaves_nothing(tmp_path: Path, 
         assert call(tmp_path, monkeypatch, *RUN, "algorithm.client_optimizer.lr=1e38", f"run_dir={folder}") == 2
         assert "diverged" in refusal(capsys)
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
+def test_a_run_that_goes_on_and_fails_removes_nothing_that_was_there(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)  # of a run that was killed before its first checkpoint
+    (tmp_path / "run" / "notes.png").touch()
+    assert call(tmp_path, monkeypatch, *SAME, "algorithm.client_optimizer.lr=1e38", "ckpt_path=auto") == 2
+    assert "diverged" in refusal(capsys)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".hydra", "notes.png"]

@@ -27,7 +27,14 @@ from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tun
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.resuming import check_checkpoint, find_checkpoint, newest_checkpoint, rounds_of
-from fedem_lightning.run.run_folder import begin_folder, check_run_folder, finished_results, leave_folder, only_run_in
+from fedem_lightning.run.run_folder import (
+    begin_folder,
+    check_run_folder,
+    finished_results,
+    held_files,
+    leave_folder,
+    only_run_in,
+)
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.trackers import Trackers
 from fedem_lightning.startup.process import is_worker_rank
@@ -110,7 +117,7 @@ def _run(
     trainer = build_trainer(config, folder, [*build_callbacks(config, folder), trackers], **picked)
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
-    launched = launch_settings()
+    launched, before = launch_settings(), held_files(folder)
     results: dict[str, Any] = {}
     try:
         if trainer.is_global_zero:
@@ -124,9 +131,8 @@ def _run(
             names["learning_rates"] = [rate._asdict() for rate in rates]
             results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
     except BaseException:
-        own = checkpoint is not None and checkpoint.resolve().is_relative_to(folder.resolve())
-        if trainer.is_global_zero and not own and model.statistics.rounds <= done:
-            leave_folder(folder)
+        if trainer.is_global_zero and model.statistics.rounds <= done:
+            leave_folder(folder, before)
         raise
     finally:
         _end_other_processes(trainer)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet
 """What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
 DRAWN_OR_KEPT = (".png", ".npz")
 """Endings of a run's other files; their names depend on the method."""
-"""Parts of the configuration that a resumed run may change; what some of them set is compared in `algorithm`."""
 LOCK = ".fedem_lightning.lock"
 
 
@@ -52,7 +51,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
             path.unlink()
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):  # Windows removes no open file
+            (folder / LOCK).unlink()
         lock.release()
         if new:
             with suppress(OSError):  # it has content
@@ -66,7 +66,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
         UserError: see above; or the folder holds files that are no run's, and that a run would write over.
 
     """
-    held = _held(folder)
+    held = held_files(folder)
     names = ", ".join(path.name for path in held)
     is_run = bool({".hydra", "checkpoints"} & {path.name for path in held})
     require(is_run or not held, f"run_dir: {folder} holds files that a run may write over ({names}); choose another")
@@ -77,7 +77,8 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
         _check_same(path, config)
 
 
-def _held(folder: Path) -> list[Path]:
+def held_files(folder: Path) -> list[Path]:
+    """What a folder has of the names that a run writes."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in found if path.name in OURS or path.suffix in DRAWN_OR_KEPT)
 
@@ -122,7 +123,13 @@ def begin_folder(folder: Path, config: DictConfig, overrides: list[str]) -> None
         write_atomically(folder / ".hydra" / name, OmegaConf.to_yaml(content).encode())
 
 
-def leave_folder(folder: Path) -> None:
-    """Removes what a run has written that ended before its first round: it is free for the corrected command."""
-    for path in _held(folder):
+def leave_folder(folder: Path, before: Sequence[Path]) -> None:
+    """Removes what a run has written that ended before its first round: it is free for the corrected command.
+
+    Args:
+        folder: of the run.
+        before: `held_files` before the run began; they stay.
+
+    """
+    for path in set(held_files(folder)) - set(before):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
