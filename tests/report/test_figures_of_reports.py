@@ -1,6 +1,5 @@
 """What the report's figures show, point by point."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ def test_curves_are_means_over_seeds_with_a_panel_for_each_setting(tmp_path: Pat
 def test_a_method_that_sends_nothing_is_a_level_by_megabytes(tmp_path: Path) -> None:
     make_run(tmp_path / "e", 0.7, "fedem", megabytes=4.0)
     make_run(tmp_path / "l", 0.6, "local", megabytes=0.0)
+    assert figures_of(tables_in(tmp_path), ["mixture"]) == ([], ["no run has data for the figure mixture"])
     lines = lines_of(figure(tmp_path, "megabytes"))
     np.testing.assert_allclose(lines["FedEM"], [[1, 2], [60, 70]])  # 4 MB of two clients after four rounds
     assert lines["Local, 0 MB"][1].tolist() == [60, 60]
@@ -104,18 +104,10 @@ def test_weights_are_sorted_by_true_group_and_largest_component(tmp_path: Path) 
     np.testing.assert_allclose(axes.get_xticks(), [0.5, 2])
 
 
-def test_mean_weights_and_entropy_by_round(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, 0.7, "fedem")
-    mean = np.array([[0.5, 0.5], [0.9, 0.1]])
-    np.savez(folder / "mixture_weights.npz", round=[1, 2], mean=mean, entropy=np.log([2, 1.5]))
-    lines = lines_of(figure(tmp_path, "mixture_by_round"))
-    assert lines["component 0"].tolist() == [[1, 2], [0.5, 0.9]]
-    assert lines["entropy / ln M"][1].tolist() == pytest.approx([1, math.log2(1.5)])
-
-
 def test_a_figure_that_fails_costs_no_other(tmp_path: Path) -> None:
-    path = make_run(tmp_path / "a", 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "mixture_weights.npz"
-    np.savez(path, mean=np.zeros((2, 2)), round=[1, 2])  # without the entropy
-    drawn, notes = figures_of(tables_in(tmp_path), ["mixture_by_round", "seeds"])
+    path = make_run(tmp_path / "a", 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
+    pd.read_parquet(path).assign(true_group=[None, "a"]).to_parquet(path)
+    drawn, notes = figures_of(tables_in(tmp_path), ["mixture", "seeds"])
     assert [each.name for each in drawn] == ["seeds"]
-    assert notes == ["the figure mixture_by_round could not be drawn (KeyError: 'entropy')"]
+    assert len(notes) == 1
+    assert notes[0].startswith("the figure mixture could not be drawn (TypeError: ")

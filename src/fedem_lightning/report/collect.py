@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,11 @@ _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A folder of which the report has nothing, and the reason."""
-
-    folder: Path
-    reason: str
-
-    def __str__(self) -> str:
-        """A line for readers."""
-        return f"{one_line(self.folder)}: {self.reason}"
-
-
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
-    """All runs at any depth below `folders`, complete and skipped ones, each once and sorted by path.
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+    """All runs at any depth below `folders`, each once and sorted by path, and a line for each that cannot be read.
 
     A run is a folder with results.json or .hydra/config.yaml. A folder without a run, and one that cannot be opened,
-    are among the skipped ones. Links to folders are not followed.
+    have a line, too. Links to folders are not followed.
 
     Raises:
         UserError: a folder is missing.
@@ -42,21 +29,21 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[Skipped]]:
     """
     places: dict[Path, Path] = {}
     runs: list[Run] = []
-    skipped: list[Skipped] = []
+    skipped: list[str] = []
     for folder in map(Path, folders):
         require(folder.is_dir(), f"{one_line(folder)}: no such folder")
         closed: list[OSError] = []
         found = sorted(_places(folder, closed.append))
-        skipped += [Skipped(Path(error.filename), f"cannot be opened ({error.strerror})") for error in closed]
+        skipped += [f"{one_line(error.filename)}: cannot be opened ({error.strerror})" for error in closed]
         if not found and not closed:
-            skipped.append(Skipped(folder, "no run in it or below (a run is a folder with .hydra/config.yaml)"))
+            skipped.append(f"{one_line(folder)}: no run in it or below (a run is a folder with .hydra/config.yaml)")
         for place in found:
             places.setdefault(place.resolve(), place)
     for place in places.values():
         try:
             runs.append(read_run(place))
         except UserError as error:
-            skipped.append(Skipped(place, str(error)))
+            skipped.append(f"{one_line(place)}: {error}")
     return runs, skipped
 
 

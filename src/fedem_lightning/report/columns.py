@@ -77,7 +77,6 @@ _OTHERS = {
     "worse_than_majority": Column("worse than majority, %", ".0f"),
     "megabytes": Column("MB a client"),
     "seconds": Column("s a round"),
-    "rejected": Column("rejected", ".0f"),
     "components": Column("components", ".0f"),
     "entropy": Column("entropy", ".2f", ".2f"),
     "paper_entropy": Column("paper entropy", ".2f"),
@@ -101,7 +100,6 @@ def all_columns(percent: bool) -> dict[str, Column]:
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
     columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f")}
     columns["learning_rate"] = Column("learning rate", ".3g")
-    columns["rate_chosen"] = Column("learning rate: 1 chosen for the data, 0 default", ".0f")
     for key, score in SCORES.items():
         columns[key] = Column(score.header, form, std)
         if score.published:
@@ -129,9 +127,8 @@ def run_values(run: Run) -> dict[str, float]:
         found[key] = None if value is None else factor * value
     sent, rates = results["communication"], results.get("learning_rates")
     found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
-    found["rejected"] = results.get("rejected_updates") or None
     if rates:
-        found |= {"learning_rate": rates[0]["rate"], "rate_chosen": all(rate["chosen_by"] for rate in rates)}
+        found["learning_rate"] = rates[0]["rate"]
     found |= _of_classes(results["class_scores"]) | _of_mixture(run)
     given = {key: float(value) for key, value in found.items() if value is not None}
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.report.collect import Skipped, find_runs
+from fedem_lightning.report.collect import find_runs
 from fedem_lightning.report.figures import figures_of
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import compared
@@ -76,8 +76,8 @@ def assemble(folders: Sequence[str | Path], papers: Papers, target: float | None
             scores_table(group_runs([run])[0][0], papers)
         except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
             said = one_line(error)[:80]
-            reason = f"broken: its files lack or hold something unexpected ({type(error).__name__}: {said})"
-            skipped.append(Skipped(run.folder, reason))
+            unexpected = f"its files lack or hold something unexpected ({type(error).__name__}: {said})"
+            skipped.append(f"{one_line(run.folder)}: broken: {unexpected}")
         else:
             good.append(run)
     if not good:
@@ -89,5 +89,5 @@ def assemble(folders: Sequence[str | Path], papers: Papers, target: float | None
         for run in good
         if run.unreadable
     ]
-    lines = [*map(str, skipped), *unreadable, *repeated]
+    lines = [*skipped, *unreadable, *repeated]
     return Report([scores_table(setting, papers, target) for setting in settings], left_out=lines)

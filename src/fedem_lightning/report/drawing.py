@@ -3,16 +3,16 @@
 import functools
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.run.figure_style import PALETTE, drawn_text
@@ -96,17 +96,28 @@ class Drawn:
         return target.getvalue()
 
 
-def panels(titles: Sequence[str], height: float = HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each title, at most three in a row."""
-    columns = min(_COLUMNS, len(titles))
-    rows = ceil(len(titles) / columns)
+def with_panels(
+    name: str, title: str, caption: str, panels: Sequence[tuple[str, Callable[[Axes], None]]], height: float = HEIGHT
+) -> Drawn | None:
+    """A figure of panels, each a title and what draws it, three in a row, under one legend; None without any."""
+    if not panels:
+        return None
+    columns = min(_COLUMNS, len(panels))
+    rows = ceil(len(panels) / columns)
     figure = Figure(figsize=(WIDTH * columns, height * rows), layout="constrained")
-    found = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in found[len(titles) :]:
-        axes.remove()
-    for axes, title in zip(found, titles, strict=False):
-        axes.set_title(drawn_text(title, 60), fontsize=9)
-    return figure, found[: len(titles)]
+    for number, (panel, draw) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.set_title(drawn_text(panel, 60), fontsize=9)
+        draw(axes)
+    _legend(figure)
+    return Drawn(name, title, caption, figure)
+
+
+def draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look: dict[str, Any]) -> None:
+    """Draws means over seeds as a line, and a band from the least to the largest; `scores` has mean, min and max."""
+    axes.plot(x, scores["mean"], label=label, **look)
+    if not scores["min"].equals(scores["max"]):
+        axes.fill_between(x, scores["min"], scores["max"], color=look["color"], alpha=0.1, lw=0)
 
 
 def row_label(setting: Setting, group: Group) -> str:
@@ -114,7 +125,7 @@ def row_label(setting: Setting, group: Group) -> str:
     return drawn_text(group.name if len(setting.groups) <= _ROWS_NAMED else group.name.partition(" (")[0], 44)
 
 
-def legend(figure: Figure) -> None:
+def _legend(figure: Figure) -> None:
     """Draws one legend for all panels below them, where it hides nothing; the figure grows by its height."""
     found = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -125,8 +136,3 @@ def legend(figure: Figure) -> None:
     columns = max(1, min(len(found), int(14 * figure.get_figwidth() / widest)))
     figure.set_figheight(figure.get_figheight() + 0.19 * ceil(len(found) / columns) + 0.1)
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
-
-
-def whole_numbers(axes: Axes) -> None:
-    """Marks whole numbers only on the x-axis, e.g. of rounds."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

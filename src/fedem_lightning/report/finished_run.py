@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,23 +13,6 @@ from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.settings.shipped import implied_adaptation, variant
-
-
-class SavedSampleScores(NamedTuple):
-    """Scores of every test sample of a run.
-
-    Args:
-        names: of all clients in clients.parquet, str [T].
-        owner: for each sample its client's row there, int64 [N].
-        values: the samples' scores, bool (whether the prediction is right) or float32 [N].
-        measure: name of the score.
-
-    """
-
-    names: np.ndarray
-    owner: np.ndarray
-    values: np.ndarray
-    measure: str
 
 
 @dataclass(frozen=True)
@@ -129,17 +112,22 @@ class Run:
         return table if len(table) and table.index.is_unique else None
 
     @cached_property
-    def samples(self) -> SavedSampleScores | None:
-        """The content of test_samples.npz; None if it is missing, unreadable, or does not fit clients.parquet."""
-        found = self.arrays("test_samples")
-        if self.clients is None or not {"n", "values", "measure"} <= set(found):
+    def samples(self) -> pd.DataFrame | None:
+        """The scores of all test samples, from test_samples.npz; None without them, or if they do not fit the clients.
+
+        Columns: row (in clients.parquet), id, and the measure: whether the prediction is right, bool, or float64.
+        """
+        clients = self.clients
+        if clients is None:
             return None
-        n, values, measure = found["n"], found["values"], str(found["measure"])
-        counts = n.ndim == 1 and np.issubdtype(n.dtype, np.integer) and (n >= 0).all()
-        scores = values.ndim == 1 and (values.dtype == bool or np.issubdtype(values.dtype, np.floating))
-        if not (counts and scores and (len(n), n.sum()) == (len(self.clients), len(values))):
+        try:
+            with regular(self.folder / "test_samples.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                n, values, measure = file["n"], file["values"], str(file["measure"])
+            row = np.repeat(np.arange(len(clients)), n)
+            values = values if values.dtype == bool else values.astype(np.float64)
+            return pd.DataFrame({"row": row, "id": clients["id"].to_numpy()[row], measure: values})
+        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
             return None
-        return SavedSampleScores(self.clients["id"].to_numpy(), np.repeat(np.arange(len(n)), n), values, measure)
 
     def weights(self, population: str = "seen") -> np.ndarray | None:
         """Mixture weights after the last round of the seen or the unseen clients, float [T, M]; None without any."""
@@ -150,14 +138,6 @@ class Run:
         names.sort(key=lambda name: int(name[3:]))
         pi = table.loc[table["population"] == population, names].to_numpy(dtype=float)
         return pi if len(pi) else None
-
-    def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of the file NAME.npz, by name; empty if it is missing or unreadable."""
-        try:
-            with regular(self.folder / f"{name}.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}
-        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
-            return {}
 
     @property
     def unreadable(self) -> list[str]:

@@ -61,18 +61,17 @@ def _pair(a: Run, b: Run) -> pd.DataFrame | None:
 
 def _p_values(a: Run, b: Run) -> np.ndarray | None:
     """p-values of all rows of clients.parquet from the scores of the same samples; None if the runs lack these."""
-    x, y, digest = a.samples, b.samples, a.results.get("federation_digest")
-    if x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
+    clients, x, y, digest = a.clients, a.samples, b.samples, a.results.get("federation_digest")
+    if clients is None or x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
         return None
-    same = x.measure == y.measure and x.values.dtype == y.values.dtype and np.array_equal(x.owner, y.owner)
-    if not same or not np.array_equal(x.names, y.names):
+    if not (x.dtypes.equals(y.dtypes) and x[["row", "id"]].equals(y[["row", "id"]])):
         return None
-    n = np.bincount(x.owner, minlength=len(x.names))
-    if x.values.dtype != bool:
-        tested = mean_tests(x.values.astype(float) - y.values, x.owner, len(n))
+    row, of_a, of_b = x["row"].to_numpy(), x.iloc[:, -1].to_numpy(), y.iloc[:, -1].to_numpy()
+    n = np.bincount(row, minlength=len(clients))
+    if of_a.dtype != bool:
+        tested = mean_tests(of_a - of_b, row, len(n))
         return np.maximum(tested.p, np.minimum(1.0, 2.0 ** (1.0 - n)))  # as few samples as these show nothing
-    only_a, only_b = x.values & ~y.values, y.values & ~x.values
-    return mcnemar(np.bincount(x.owner[only_a], minlength=len(n)), np.bincount(x.owner[only_b], minlength=len(n)))
+    return mcnemar(*(np.bincount(row[only], minlength=len(n)) for only in (of_a & ~of_b, of_b & ~of_a)))
 
 
 def gains_and_losses(table: pd.DataFrame) -> Shares:
