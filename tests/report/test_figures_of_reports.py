@@ -106,7 +106,7 @@ def test_weights_are_sorted_by_true_group_and_largest_component(tmp_path: Path) 
 
 def test_a_figure_that_fails_costs_no_other(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
-    pd.read_parquet(path).assign(true_group=[None, "a"]).to_parquet(path)
+    pd.read_parquet(path).assign(true_group=np.array([None, "a"], dtype=object)).to_parquet(path)
     drawn, notes = figures_of(tables_in(tmp_path), ["mixture", "seeds"])
     assert [each.name for each in drawn] == ["seeds"]
     assert len(notes) == 1

@@ -88,7 +88,7 @@ def test_losses_are_better_when_they_are_smaller(tmp_path: Path) -> None:
     assert untested is not None
     assert untested["p"].isna().all()
     shares = gains_and_losses(untested)
-    assert shares[:3] == (1, 0, 0)
+    assert shares[:3].tolist() == [1, 0, 0]
     assert math.isnan(shares.gains)
 
 

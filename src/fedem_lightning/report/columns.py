@@ -17,14 +17,7 @@ FIRST = (
 
 
 class Column(NamedTuple):
-    """Header and number format of a column.
-
-    Args:
-        header: header of the column.
-        form: format of the mean.
-        std_form: format of the standard deviation; empty: not shown (report.csv has it).
-
-    """
+    """Header of a column, and formats of its mean and its standard deviation (empty: only report.csv has it)."""
 
     header: str
     form: str = ".3g"
@@ -39,15 +32,7 @@ class Column(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A score in results.json and its published counterpart.
-
-    Args:
-        header: header of the column.
-        place: where results.json has the score: dotted keys above the measure.
-        summary: the key below the measure.
-        published: the papers' column with which it is compared.
-
-    """
+    """A score in results.json, at PLACE.MEASURE.SUMMARY, and the papers' column with which it is compared."""
 
     header: str
     place: str

@@ -11,11 +11,6 @@ _BASELINE = "fedavg"
 """The method whose last scores are the targets unless the user gives one."""
 
 
-def header(key: str) -> str:
-    """The header of a column of simulated time."""
-    return f"time ({key.removeprefix('target_time_')}) to the target"
-
-
 def costs(setting: Setting, target: float | None = None) -> tuple[pd.DataFrame, list[str]]:
     """The costs up to the first evaluated round whose test score (weighted) is the target or better.
 
@@ -39,8 +34,7 @@ def costs(setting: Setting, target: float | None = None) -> tuple[pd.DataFrame, 
             if goal is not None and (spent := _spent(run, measure, goal)):
                 found[group.label, run.seed] = spent
     if not found:
-        return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=["row", "seed"])), []
-    table = pd.DataFrame(list(found.values()), index=pd.MultiIndex.from_tuples(found, names=["row", "seed"]))
+        return pd.DataFrame(), []
     score = f"test {setting.unit.partition(',')[0]}"
     own = f"a {score} of {target:g}{' %' if factor == 100 else ''}" if target is not None else ""
     reached = own or f"the {score} of {_BASELINE}'s last round"
@@ -49,7 +43,7 @@ def costs(setting: Setting, target: float | None = None) -> tuple[pd.DataFrame, 
         n = sum((group.label, run.seed) in found for run in group.runs)
         if n < len(group.runs) and any(run.metrics is not None for run in group.runs):
             notes.append(f"{shorten(group.label)}: {n} of {len(group.runs)} seeds reach the target")
-    return table, notes
+    return pd.DataFrame.from_dict(found, orient="index"), notes
 
 
 def _spent(run: Run, measure: str, target: float) -> dict[str, float]:

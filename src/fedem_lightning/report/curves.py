@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedem_lightning.report.drawing import Drawn, Looks, draw_over_seeds, row_label, with_panels
+from fedem_lightning.report.drawing import Drawn, Looks, draw_over_seeds, with_panels
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.run.figure_style import drawn_text
 
@@ -17,15 +17,7 @@ _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up a
 
 
 def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str = "round") -> Drawn | None:
-    """Draws scores during training: the mean over seeds as a line, the range as a band; None without data.
-
-    Args:
-        name: of the figure's file.
-        settings: a panel each.
-        looks: of the rows.
-        x: a column of `Run.curve`.
-
-    """
+    """Draws scores by `x`, a column of `Run.curve`: the mean over seeds as a line, the range as a band."""
     drawn = [setting for setting in settings if any(_over_seeds(group, x) is not None for group in setting.groups)]
     if not drawn:
         return None
@@ -40,7 +32,7 @@ def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str = "round
 
 def _draw(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) -> None:
     for i, group in enumerate(setting.groups):
-        points, look, label = _over_seeds(group, x), looks[group.label], row_label(setting, group)
+        points, look, label = _over_seeds(group, x), looks[group.label], drawn_text(group.name, 44)
         if points is None:
             continue
         if x == "megabytes" and not points["x"].any():  # sends nothing: its last score is a level

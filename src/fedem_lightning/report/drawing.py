@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from fedem_lightning.report.groups import BASELINES, Group, Setting
+from fedem_lightning.report.groups import BASELINES, Setting
 from fedem_lightning.run.figure_style import PALETTE, drawn_text
 from fedem_lightning.run.figure_style import STYLE as RUNS_STYLE
 
@@ -27,10 +27,6 @@ WIDTH, HEIGHT = 4.2, 3.0
 """Inches of a panel."""
 _COLUMNS = 3
 """Most panels in a row."""
-_ROWS_NAMED = 20
-"""Largest number of rows that a legend names one by one."""
-
-
 Looks = dict[str, dict[str, Any]]
 """Matplotlib's arguments for the line of every row, by its label."""
 
@@ -58,15 +54,7 @@ def looks(settings: Iterable[Setting]) -> Looks:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A figure, and what the page says about it.
-
-    Args:
-        name: of the file, without its ending.
-        title: what it shows.
-        caption: a sentence or two for readers.
-        figure: the figure.
-
-    """
+    """A figure, the name of its file without the ending, and what the page says about it."""
 
     name: str
     title: str
@@ -118,11 +106,6 @@ def draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look: 
     axes.plot(x, scores["mean"], label=label, **look)
     if not scores["min"].equals(scores["max"]):
         axes.fill_between(x, scores["min"], scores["max"], color=look["color"], alpha=0.1, lw=0)
-
-
-def row_label(setting: Setting, group: Group) -> str:
-    """A row's name in a legend; among many rows that of its method."""
-    return drawn_text(group.name if len(setting.groups) <= _ROWS_NAMED else group.name.partition(" (")[0], 44)
 
 
 def _legend(figure: Figure) -> None:

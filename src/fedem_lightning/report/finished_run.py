@@ -17,14 +17,7 @@ from fedem_lightning.settings.shipped import implied_adaptation, variant
 
 @dataclass(frozen=True)
 class Run:
-    """A complete run.
-
-    Args:
-        folder: the run's folder.
-        results: content of its results.json, see docs/results.md.
-        config: the resolved configuration with dotted keys; seed, data_dir and run_dir have neutral values.
-
-    """
+    """A complete run: the content of its results.json (docs/results.md), and its configuration, see `read_config`."""
 
     folder: Path
     results: dict[str, Any]

@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,22 +11,6 @@ from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.significance import CHANCE_LEVEL, mcnemar
-
-
-class Shares(NamedTuple):
-    """How many clients have a better model.
-
-    Args:
-        better, worse, equal: shares by the sign of the gain.
-        gains, loses: shares of the clients whose gain, and loss, is beyond chance; NaN if no client could be tested.
-
-    """
-
-    better: float
-    worse: float
-    equal: float
-    gains: float
-    loses: float
 
 
 def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
@@ -74,12 +57,18 @@ def _p_values(a: Run, b: Run) -> np.ndarray | None:
     return mcnemar(*(np.bincount(row[only], minlength=len(n)) for only in (of_a & ~of_b, of_b & ~of_a)))
 
 
-def gains_and_losses(table: pd.DataFrame) -> Shares:
-    """Counts the clients of `compare_clients` that have a better and a worse model with a than with b."""
-    gain, p = table.loc[table["gain"].notna(), ["gain", "p"]].to_numpy().T
-    n, sure = max(1, len(gain)), np.nan if np.isnan(p).all() else p < CHANCE_LEVEL
-    counts = [gain > 0, gain < 0, gain == 0, (gain > 0) * sure, (gain < 0) * sure]
-    return Shares(*(float(count.sum()) / n for count in counts))
+def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
+    """The shares of the clients of `compare_clients` by the sign of their gain, and by what their own samples show.
+
+    Returns:
+        better, worse, equal; gains, loses: beyond chance, NaN if no client could be tested.
+
+    """
+    gain, p = clients.loc[clients["gain"].notna(), ["gain", "p"]].to_numpy().T
+    sure = np.nan if np.isnan(p).all() else p < CHANCE_LEVEL
+    better, worse = gain > 0, gain < 0
+    found = {"better": better, "worse": worse, "equal": gain == 0, "gains": better * sure, "loses": worse * sure}
+    return pd.DataFrame(found).mean()
 
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:

@@ -31,14 +31,9 @@ _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone, sorted by it.
+    """Runs that differ in their seed alone, one for each and sorted by it.
 
-    Args:
-        algorithm: name of the algorithm.
-        label: the name, and the values in which the group differs from others of the table.
-        runs: one run for each seed.
-        values: the values in the label, by key of the configuration.
-
+    The label has the algorithm and the `values`, by key of the configuration, that others of the table do not have.
     """
 
     algorithm: str
@@ -55,15 +50,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Setting:
-    """Groups that one table compares: they have the same data and backbone.
+    """Groups in the order of the table that compares them: they have the same data and backbone.
 
-    Args:
-        dataset: name of the data set.
-        backbone: name of the backbone.
-        title: the data set, and the values in which the setting differs from others of the same data set.
-        groups: groups in the order of the table.
-        values: the values in the title, by key of the configuration.
-
+    The title has the data set and the `values`, by key of the configuration, that its other settings do not have.
     """
 
     dataset: str
@@ -177,13 +166,12 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         keys = [key for key, value in usual.items() if key in config and config[key] != value]
         shown.append(keys + [key for key in _differing_keys(rivals) if key not in keys])
     in_labels = dict.fromkeys(key for keys in shown for key in keys)
-    labelled = []
+    found = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
         name, values = runs[0].algorithm, {key: config.get(key) for key in keys}
         said = ", ".join(_said(key, value, in_labels) for key, value in values.items())
-        group = Group(name, one_line(f"{name} ({said})" if said else name), runs, values)
-        labelled.append((_rank(name, _ALGORITHMS), [_sortable(value) for value in values.values()], group))
-    return [group for *_, group in sorted(labelled, key=lambda found: found[:2])]
+        found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
+    return sorted(found, key=lambda group: (_rank(group.algorithm, _ALGORITHMS), _natural(group.label)))
 
 
 def _said(key: str, value: Any, others: Iterable[str]) -> str:
@@ -218,12 +206,6 @@ def _rank(name: str, order: list[str]) -> tuple[int, str]:
 
 
 def _natural(title: str) -> list[str | float]:
-    """A sorting key by which 30 comes before 100, and 0.25 before 0.5."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", title)  # text and numbers in turn
+    """A sorting key by which 30 comes before 100, and 1e-05 before 0.5."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", title)  # text and numbers in turn
     return [float(part) if i % 2 else part for i, part in enumerate(parts)]
-
-
-def _sortable(value: Any) -> tuple[int, float, str]:
-    """A sorting key: numbers come first, then texts."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return (0, float(value), "") if number else (1, 0.0, str(value))

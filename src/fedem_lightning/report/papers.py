@@ -10,7 +10,7 @@ import math
 from collections.abc import Hashable
 from importlib.resources import files
 from io import StringIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -26,21 +26,6 @@ _TEXTS = ("note", "when")
 COMPONENTS_TABLE = "fedem-appendix-j3"
 
 
-class Published(NamedTuple):
-    """A paper's number.
-
-    Args:
-        value: the number, in percent or nats.
-        std: its standard deviation; NaN if the paper has none.
-        source: paper and table, with a note in brackets.
-
-    """
-
-    value: float
-    std: float
-    source: str
-
-
 class Papers:
     """The published numbers.
 
@@ -54,8 +39,10 @@ class Papers:
 
     def __init__(self, table: str | None = None) -> None:
         text = (files(__package__) / "papers.csv").read_text(encoding="utf-8")
-        self.numbers = pd.read_csv(StringIO(text), dtype=dict.fromkeys(_TEXTS, str)).fillna(dict.fromkeys(_TEXTS, ""))
-        self.numbers["name"] = self.numbers.paper + "-" + self.numbers.table
+        numbers = pd.read_csv(StringIO(text), dtype=dict.fromkeys(_TEXTS, str)).fillna(dict.fromkeys(_TEXTS, ""))
+        numbers["name"] = numbers.paper + "-" + numbers.table
+        numbers["source"] = numbers.name.map(_title) + numbers.note.map(lambda note: f" ({note})" if note else "")
+        self.numbers = numbers
         if table is not None and table not in self.names:
             raise UserError(f"--table: there is no {table}; expected one of {', '.join(self.names)}")
         self.table = table
@@ -67,18 +54,16 @@ class Papers:
         """Names of the tables, as for --table."""
         return list(dict.fromkeys(self.numbers.name))
 
-    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> Published | None:
-        """The published number for a run, from the first of `tables` that has one, or from the requested table.
+    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> dict[Hashable, Any] | None:
+        """The row of `numbers` for a run, from the first of `tables` that has one, or from the requested table.
 
         A run with other clients or rounds than the paper's gets a number from a requested table alone.
         """
         for name in (self.table,) if self.table else tables:
             for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
-                rows = self._index.get((name, run.results["dataset"], algorithm, column), [])
-                for row in rows:
+                for row in self._index.get((name, run.results["dataset"], algorithm, column), []):
                     if _holds(row["when"], run) and (self.table or _same_size(row, run)):
-                        note = f" ({row['note']})" if row["note"] else ""
-                        return Published(row["value"], row["std"], _title(name) + note)
+                        return row
         return None
 
 

@@ -29,16 +29,7 @@ _LATEX = str.maketrans(
 
 @dataclass
 class Report:
-    """Content of the report.
-
-    Args:
-        tables: a table for each setting.
-        columns: the columns that the user names; None: the first six.
-        left_out: lines about folders and runs that are not in the tables.
-        figures: the figures.
-        pairs: rows whose clients are compared.
-
-    """
+    """Content of the report; `columns` are those that the user names, `pairs` rows whose clients are compared."""
 
     tables: list[Table]
     columns: list[str] | None = None
@@ -74,15 +65,12 @@ def cell_text(text: Any) -> str:
 
 def clients_table(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
     """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
-    parts = []
-    for setting, a, b in pairs:
-        clients = compare_clients(a, b)
-        if clients is not None:
-            clients["id"] = clients["id"].map(cell_text)
-            for key, name in (("row_b", b.label), ("row_a", a.label), ("setting", setting.title)):
-                clients.insert(0, key, cell_text(name))
-            parts.append(clients)
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    found = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
+    if all(clients is None for clients in found.values()):
+        return pd.DataFrame()
+    texts = ["setting", "row_a", "row_b"]
+    table = pd.concat(found, names=texts).reset_index(texts)
+    return table.assign(**{name: table[name].map(cell_text) for name in [*texts, "id"]})
 
 
 def latex_text(text: str) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
-from fedem_lightning.report.drawing import FIRST, HEIGHT, Drawn, Looks, draw_over_seeds, row_label, with_panels
+from fedem_lightning.report.drawing import FIRST, HEIGHT, Drawn, Looks, draw_over_seeds, with_panels
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.scores_table import Table
@@ -57,7 +57,7 @@ def _draw_percentiles(axes: Axes, setting: Setting, looks: Looks) -> None:
     for group in setting.groups:
         if quantiles := _quantiles(group):
             points = pd.DataFrame(quantiles).agg(["mean", "min", "max"]).T
-            draw_over_seeds(axes, _PERCENTILES, points, row_label(setting, group), looks[group.label])
+            draw_over_seeds(axes, _PERCENTILES, points, drawn_text(group.name, 44), looks[group.label])
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
-from fedem_lightning.report.cost_to_score import costs, header
+from fedem_lightning.report.cost_to_score import costs
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
@@ -83,7 +83,8 @@ def scores_table(setting: Setting, papers: Papers, target: float | None = None) 
     index = pd.MultiIndex.from_tuples(runs, names=["row", "seed"])
     values = pd.DataFrame(list(map(run_values, runs.values())), index=index, dtype=float)
     spent, target_notes = costs(setting, target)
-    seeds = pd.concat([values, spent.reindex(index), _against_baselines(setting).reindex(index)], axis=1)
+    parts = [values, spent, *(_against_baseline(setting, name) for name in BASELINES)]
+    seeds = pd.concat([part.reindex(index) for part in parts], axis=1)
     by_row = seeds.groupby(level="row", sort=False)
     complete = by_row.count().eq(by_row.size(), axis=0)  # a mean without a seed that diverged would flatter the row
     mean: _Values = by_row.mean().where(complete).to_dict()  # type: ignore[assignment]
@@ -91,7 +92,8 @@ def scores_table(setting: Setting, papers: Papers, target: float | None = None) 
     mean["seeds"] = {group.label: float(len(group.runs)) for group in setting.groups}
     sources = _add_published(setting, papers, mean, std)
     columns = all_columns(setting.measure[1] == 100)
-    columns |= {key: Column(header(key), ".3g", ".2g") for key in map(str, spent) if key not in columns}
+    for network in (key.removeprefix("target_time_") for key in map(str, spent) if key.startswith("target_time_")):
+        columns[f"target_time_{network}"] = Column(f"time ({network}) to the target", ".3g", ".2g")
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}
     columns = {key: column for key, column in columns.items() if filled.get(key)}
     tested = {key: seeds[key].unstack("row")[filled[key]] for key in TESTED if key in columns}
@@ -106,19 +108,18 @@ def scores_table(setting: Setting, papers: Papers, target: float | None = None) 
     return Table(setting, columns, seeds, mean, std, best, sources + target_notes, warnings)
 
 
-def _against_baselines(setting: Setting) -> pd.DataFrame:
-    """The shares of clients worse off than with a baseline's first row, by label and seed."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
-    for name in BASELINES:
-        baseline = next((group for group in setting.groups if group.algorithm == name), None)
-        for group in setting.groups if baseline is not None else ():
-            clients = compare_clients(group, baseline) if baseline is not None and group is not baseline else None
-            for seed, part in clients.groupby("seed") if clients is not None else ():
-                shares = gains_and_losses(part)
-                row = {f"worse_than_{name}": 100 * shares.worse, f"loses_to_{name}": 100 * shares.loses}
-                found.setdefault((group.label, int(str(seed))), {}).update(row)
-    index = pd.MultiIndex.from_tuples(list(found) or [("", 0)], names=["row", "seed"])
-    return pd.DataFrame(list(found.values()) or [{}], index=index, dtype=float)
+def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
+    """The shares in % of clients worse off than with a baseline's first row, by label and seed."""
+    baseline = next((group for group in setting.groups if group.algorithm == name), None)
+    found = {}
+    for group in setting.groups if baseline is not None else ():
+        clients = compare_clients(group, baseline) if baseline is not None and group is not baseline else None
+        if clients is not None:
+            found[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
+    if not found:
+        return pd.DataFrame()
+    shares = 100 * pd.concat(found)[["worse", "loses"]]
+    return shares.set_axis([f"worse_than_{name}", f"loses_to_{name}"], axis="columns")
 
 
 def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values) -> list[str]:
@@ -134,10 +135,10 @@ def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values
             score = mean[key].get(group.label, math.nan)
             found = papers.find(group.runs[0], column, names) if math.isfinite(score) else None
             if found is not None:
-                mean.setdefault(f"paper_{key}", {})[group.label] = found.value
-                std.setdefault(f"paper_{key}", {})[group.label] = found.std
-                mean.setdefault(f"difference_{key}", {})[group.label] = score - found.value
-                sources.setdefault(found.source, {})[shorten(group.label)] = None
+                mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
+                std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
+                mean.setdefault(f"difference_{key}", {})[group.label] = score - found["value"]
+                sources.setdefault(found["source"], {})[shorten(group.label)] = None
     return [f"paper: {source}, beside {', '.join(labels)}" for source, labels in sources.items()]
 
 

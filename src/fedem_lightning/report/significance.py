@@ -61,8 +61,7 @@ def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, s
     then holds the columns of a table together.
 
     Args:
-        columns: for each column of the table the scores by seed and label.
-        sign: 1 if higher scores are better, else -1.
+        columns: for each column of the table the scores by seed and label; sign: 1 if higher ones are better, else -1.
 
     Returns:
         For each column at most one label, and a note if the rows share fewer than five seeds.

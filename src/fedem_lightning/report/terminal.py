@@ -80,21 +80,14 @@ def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
     yield Text("compare.csv of --out has every client", style="dim")
 
 
-def _over_clients(gain: pd.Series) -> tuple[float, float, float]:
-    """95 % interval of the mean gain, and its p-value."""
-    found = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
-    return float(found.low[0]), float(found.high[0]), float(found.p[0])
-
-
 def _in_words(clients: pd.DataFrame) -> Iterator[str]:
     """Lines about all seeds together: means, where each client counts once, and who gains."""
     gain, seeds = (clients.groupby(key)["gain"].mean() for key in ("id", "seed"))
-    low, high, p = _over_clients(gain)
+    found = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
     over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
-    yield (
-        f"mean gain {gain.mean():+.3g}, 95 % interval {low:+.3g} to {high:+.3g}, {said_p(p)} ({over}); "
-        "interval and p are about other clients with these trained models, not about other seeds"
-    )
+    interval = f"95 % interval {found.low[0]:+.3g} to {found.high[0]:+.3g}, {said_p(found.p[0])} ({over})"
+    about = "interval and p are about other clients with these trained models, not about other seeds"
+    yield f"mean gain {gain.mean():+.3g}, {interval}; {about}"
     if len(seeds) > 1:
         yield f"t-test over {len(seeds)} seeds: {said_p(t_test(seeds.to_numpy()))}"
     shares = gains_and_losses(clients)

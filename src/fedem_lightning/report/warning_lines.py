@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pandas as pd
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.report.groups import Group, Setting, shorten
@@ -75,14 +76,9 @@ def _why_equal(groups: Sequence[Group]) -> str:
 
 def _guessed(group: Group) -> float | None:
     """The share of the clients' most frequent classes in %, if a row's accuracy is not above it; means over seeds."""
-    pairs = []
-    for run in group.runs:
-        classes = run.results["class_scores"].get("majority_accuracy", {}).get("weighted")
-        accuracy = run.results["test"].get("accuracy", {}).get("weighted")
-        if classes is None or accuracy is None:
-            return None
-        pairs.append((accuracy, classes))
-    score, guess = np.mean(pairs, axis=0)
+    scores = [run.results["test"].get("accuracy", {}).get("weighted") for run in group.runs]
+    guesses = [run.results["class_scores"].get("majority_accuracy", {}).get("weighted") for run in group.runs]
+    score, guess = (pd.Series(values, dtype=float).mean(skipna=False) for values in (scores, guesses))
     return 100 * float(guess) if score <= guess else None
 
 
@@ -95,9 +91,7 @@ def _n_evaluations(group: Group) -> float:
 
 def _unlike(setting: Setting) -> Iterator[str]:
     """Seeds whose runs had different data, as their digests tell."""
-    digests: dict[int, dict[str, None]] = defaultdict(dict)
-    for run in setting.runs:
-        if digest := run.results.get("federation_digest"):
-            digests[run.seed][str(digest)] = None
-    if seeds := [str(seed) for seed, found in sorted(digests.items()) if len(found) > 1]:
+    digests = pd.DataFrame([(run.seed, run.results.get("federation_digest")) for run in setting.runs])
+    n = digests.groupby(0)[1].nunique()
+    if seeds := n.index[n > 1].astype(str).tolist():
         yield f"not comparable: with seed {', '.join(seeds)} rows have different data (federation_digest)"
