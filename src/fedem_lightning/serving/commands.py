@@ -71,8 +71,7 @@ def _personalize(parser: argparse.ArgumentParser) -> None:
 
 def _check_personalize(chosen: argparse.Namespace) -> None:
     require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
-    endings = (".safetensors",) if chosen.few_shot is None else (".csv",)
-    check_out(chosen.out, endings, chosen.force, (chosen.run, chosen.data))
+    _check_out(chosen, ".safetensors" if chosen.few_shot is None else ".csv")
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
@@ -82,10 +81,6 @@ def _predict(parser: argparse.ArgumentParser) -> None:
     )
     _run_and_data(parser, RUN, "the rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")
-
-
-def _check_predict(chosen: argparse.Namespace) -> None:
-    check_out(chosen.out, (".parquet", ".csv"), chosen.force, (chosen.run, chosen.data))
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:
@@ -120,14 +115,15 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("exported"), metavar="PATH", help=out)
 
 
-def check_out(path: Path, endings: tuple[str, ...], force: bool, inputs: tuple[Path, ...] = ()) -> None:
-    """Raises UserError unless a file may be written: its ending is known, and nothing would be lost."""
+def _check_out(chosen: argparse.Namespace, *endings: str) -> None:
+    """Raises UserError unless the file --out may be written: its ending is known, and nothing would be lost."""
+    path: Path = chosen.out
     require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
     require(not path.is_dir(), f"--out: {path} is a folder")
-    for read in inputs:
+    for read in (chosen.run, chosen.data):
         parts = [read, *(read / name for name in TABLES_OF_A_RUN)] if read.is_dir() else [read]
         require(not any(same(path, part) for part in parts), f"--out: {path} is what the command reads")
-    require(force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
+    require(chosen.force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
 
 
 def same(path: Path, other: Path) -> bool:
@@ -137,7 +133,7 @@ def same(path: Path, other: Path) -> bool:
 
 _COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None], str]] = {
     "personalize": (_personalize, _check_personalize, "personalizing"),
-    "predict": (_predict, _check_predict, "predicting"),
+    "predict": (_predict, lambda chosen: _check_out(chosen, ".parquet", ".csv"), "predicting"),
     "evaluate": (_evaluate, _check_evaluate, "evaluating"),
     "export": (_export, lambda chosen: None, "exporting"),
 }

@@ -2,48 +2,58 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
+from torchmetrics.functional import mean_absolute_error, r2_score
+from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.output import Quality, number, print_scores, summaries, write_table
+from fedem_lightning.serving.output import number, print_scores, summaries, write_table
 from fedem_lightning.serving.predicting import chosen_columns, scores_by_client
 from fedem_lightning.serving.rows import ClientRows, read_rows
+from fedem_lightning.tasks import known
+
+BINS = 15
+"""Of the confidence, for the calibration error."""
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Runs the command with the options of its parser.
-
-    Raises:
-        UserError: the user's input is wrong; nothing has been written.
-
-    """
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen_columns(chosen), labelled=True)
-    split, scored, quality = chosen.split or "test", _scored(rows, chosen.split), Quality(models.schema)
+    split, scored = chosen.split or "test", _scored(rows, chosen.split)
+    answers: list[tuple[Tensor, Tensor]] = []
     weights, meaning = _weights(rows, models.schema)
-    table = scores_by_client(models, rows, scored, split, quality)
+    table = scores_by_client(models, rows, scored, split, answers)
     if split != "train":
         table.insert(1, "n_train", weights)
     sums = summaries(table, weights, split)
     clients = int((table[f"n_{split}"] > 0).sum())
     print_scores(f"{chosen.run.name}: {int(scored.sum())} rows of {clients} clients in {chosen.data.name}", sums)
-    figures, by_class = quality.figures(), _for_json(quality.by_class())
+    figures, classes, confusion = quality(models.schema, *map(torch.cat, zip(*answers, strict=True)))
     if figures:
         told = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in figures.items())
-        print(f"all {quality.n} {split} samples together: {told}")
-    if by_class:
-        print(by_class_line(**by_class))
+        print(f"all {int(scored.sum())} {split} samples together: {told}")
+    if classes:
+        print(by_class_line(**_for_json(classes)))
     print(f"weighted: by {meaning}")
     if chosen.out is not None:
-        found = {"split": split, "scores": sums, "quality": {**figures, **by_class}, "weighted by": meaning}
-        _write(chosen.out, found | {"n_samples": quality.n, "n_clients": clients}, table, quality)
+        found = {"split": split, "scores": sums, "quality": {**figures, **classes}, "weighted by": meaning}
+        found |= {"n_samples": int(scored.sum()), "n_clients": clients}
+        write_table(chosen.out / "clients.csv", table)
+        if confusion is not None:
+            write_atomically(chosen.out / "confusion.csv", confusion.to_csv().encode())
+        write_atomically(chosen.out / "evaluation.json", (json.dumps(_for_json(found), indent=2) + "\n").encode())
+        print(f"written: {chosen.out}")
 
 
 def _scored(rows: ClientRows, split: str | None) -> np.ndarray:
@@ -67,14 +77,34 @@ def _weights(rows: ClientRows, schema: Any) -> tuple[np.ndarray, str]:
     return np.bincount(rows.client, minlength=len(rows.names)), "the rows of DATA"
 
 
-def _write(folder: Path, found: dict[str, Any], clients: pd.DataFrame, quality: Quality) -> None:
-    """Writes evaluation.json, clients.csv and confusion.csv."""
-    write_table(folder / "clients.csv", clients)
-    confusion = quality.confusion()
-    if confusion is not None:
-        write_atomically(folder / "confusion.csv", confusion.to_csv().encode())
-    write_atomically(folder / "evaluation.json", (json.dumps(_for_json(found), indent=2) + "\n").encode())
-    print(f"written: {folder}")
+def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float], dict[str, Any], pd.DataFrame | None]:
+    """How good predictions (`Task.answer`) are for all samples together; of a density there is nothing.
+
+    Returns:
+        The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
+        balanced_accuracy, auroc and sensitivity (of each class), {} of sequences and of more than `MOST_NUMBERS`
+        probabilities; and numbers of samples, a row for each true class and a column for each predicted one.
+
+    """
+    task, names = schema.task, schema.class_names
+    if "mse" in task.measures:
+        targets = y.reshape(len(y), -1).double()
+        given = known(targets).all(dim=1)  # samples of which no target is missing
+        both = answer.flatten(1).double()[given], targets[given]
+        r2 = {"r2": float(r2_score(*both))} if len(y) > 1 else {}
+        return {"mean_absolute_error": float(mean_absolute_error(*both))} | r2, {}, None
+    if "accuracy" not in task.measures or names is None:
+        return {}, {}, None
+    p, labels = answer.flatten(0, -2).clamp(0, 1), y.flatten()  # torchmetrics would take what is beyond for logits
+    both = p[known(labels)], labels[known(labels)]
+    counts = multiclass_confusion_matrix(*both, len(names)).numpy()
+    confusion = pd.DataFrame(counts, index=pd.Index(names, name="true class"), columns=names)
+    classes: dict[str, Any] = {}
+    if task.n_targets == 1 and p.numel() <= MOST_NUMBERS:
+        found = by_class(p.numpy(), y.numpy(), np.zeros(len(y), dtype=np.int64), 1)
+        classes = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
+        classes["sensitivity"] = dict(zip(names, found.recall[0].tolist(), strict=True))
+    return {"calibration_error": float(multiclass_calibration_error(*both, len(names), BINS))}, classes, confusion
 
 
 def _for_json(value: Any) -> Any:

@@ -36,15 +36,9 @@ Predictor = Callable[[Inputs], Tensor]
 
 
 class Format(NamedTuple):
-    """How a format is called, what it needs, and how it is written and read.
+    """A format: its ending, the packages that it needs, its name for users, and how it writes and reads one model.
 
-    Args:
-        suffix: of a file.
-        packages: that must be installed, with the extra `export`.
-        described: a few words for the user.
-        write: writes one client's model to a path; None: the format has one file for all clients.
-        read: the model in a file.
-
+    A format that does not write one model has one file for all clients.
     """
 
     suffix: str

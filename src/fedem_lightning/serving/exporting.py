@@ -24,12 +24,7 @@ from fedem_lightning.serving.model_files import load_clients, read_clients, writ
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Runs the command with the options of its parser.
-
-    Raises:
-        UserError: an argument is wrong, or an exported model differs from the library's; nothing was written.
-
-    """
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
     kind = FORMATS[chosen.format]
     folder, stem = target_of(chosen)
     for package in kind.packages:
@@ -45,7 +40,7 @@ def run(chosen: argparse.Namespace) -> None:
         if stem is None:
             texts["index.json"] = {"format": chosen.format, "clients": index}
         for name, content in texts.items():
-            (place / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            (place / name).write_text(json.dumps(content, indent=2, default=Tensor.tolist) + "\n", encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
         for file in place.iterdir():
             file.replace(folder / file.name)
@@ -103,13 +98,7 @@ def only(models: ClientModels, name: str) -> ClientModels:
 def write_models(
     models: ClientModels, name: str, folder: Path, stem: str | None = None
 ) -> tuple[dict[str, str], float]:
-    """Writes the models and checks every file.
-
-    Args:
-        models: the clients' models.
-        name: of the format.
-        folder: where the files go.
-        stem: name of a single file; None: the files have the names of their clients.
+    """Writes the models and checks every file; without a `stem` the files have the names of their clients.
 
     Returns:
         The file's name of each client, and the largest difference from the library.
@@ -161,13 +150,5 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 def preprocessing(models: ClientModels) -> dict[str, Any]:
     """What a user's sample looks like, how it becomes the model's input, and what the output means; plain values."""
     schema = models.schema
-    state = {name: _plain(value) for name, value in schema.state().items() if name not in ("names", "seen", "n_train")}
+    state = {name: value for name, value in schema.state().items() if name not in ("names", "seen", "n_train")}
     return {"inputs": input_names(schema), "output": output_name(schema), **state}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value.tolist() if isinstance(value, Tensor) else value

@@ -126,12 +126,7 @@ def write_clients(path: Path, models: ClientModels) -> None:
 
 
 def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:
-    """Reads the models.
-
-    Args:
-        path: the file.
-        trust: packages of yours whose classes the file may name.
-        backbone: the network, if the file cannot name it.
+    """Reads the models; `backbone` is the network, if the file cannot name it; `trust`: see `load`.
 
     Raises:
         UserError: the file is missing, broken, or not of this package.

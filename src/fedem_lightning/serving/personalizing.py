@@ -23,18 +23,14 @@ _DIGITS = 18
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Runs the command with the options of its parser.
-
-    Raises:
-        UserError: the user's input is wrong; nothing has been written.
-
-    """
-    if chosen.few_shot is not None:
-        return _run_few_shot(chosen)
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
+    shots = None if chosen.few_shot is None else parse_shots(chosen.few_shot)
     model = _load_with_steps(chosen)
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
+    if shots is not None:
+        return _write_few_shot(chosen, scores(model, rows, shots, chosen.seed), type(model).__name__)
     codes = rows.codes()
     models = personalized(model, rows, codes)
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
@@ -68,18 +64,11 @@ def _load_with_steps(chosen: argparse.Namespace) -> FederatedAlgorithm:
         raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
 
 
-def _run_few_shot(chosen: argparse.Namespace) -> None:
-    """Runs the command with --few-shot, which writes a table of scores."""
-    shots, model = parse_shots(chosen.few_shot), _load_with_steps(chosen)
-    assert model.schema is not None
-    rows = read_rows(chosen.data, model.schema, chosen_columns(chosen), labelled=True)
-    table = scores(model, rows, shots, chosen.seed)
+def _write_few_shot(chosen: argparse.Namespace, table: pd.DataFrame, method: str) -> None:
     write_table(chosen.out, table)
-    measure = headline(str(column).removesuffix("_weighted") for column in table if str(column).endswith("_weighted"))[
-        0
-    ]
+    measure = headline(str(column).removesuffix("_weighted") for column in table)[0]
     shown = table[["k", "samples", *(f"{measure}_{kind}" for kind in SHOWN_SUMS)]]
-    print(f"{type(model).__name__}: {measure} on test rows of {int(table.clients.max())} clients")
+    print(f"{method}: {measure} on test rows of {int(table.clients.max())} clients")
     print(shown.to_string(index=False, float_format="%.4g"))
     print(f"written: {chosen.out}")
 
@@ -99,13 +88,9 @@ def parse_shots(text: str) -> list[int | None]:
 
 
 def only_shots(rows: ClientRows, k: int | None, seed: int) -> np.ndarray:
-    """The split with k training samples of each client; the others are -1, left out. Fewer are among those of more.
+    """The split with k (None: all) training samples of each client; the others are -1, left out.
 
-    Args:
-        rows: of K clients.
-        k: None: all.
-        seed: of the draw, which depends on it and on the client's name and rows alone.
-
+    Fewer are among those of more. The draw depends on the seed and on the client's name and rows alone.
     """
     codes = rows.codes()
     left = codes.copy()

@@ -14,18 +14,13 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMetrics
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.output import Quality, write_table
+from fedem_lightning.serving.output import write_table
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
 from fedem_lightning.tasks import MultiLabel
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Runs the command with the options of its parser.
-
-    Raises:
-        UserError: the user's input is wrong; nothing has been written.
-
-    """
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen_columns(chosen))
     table = predictions(models, rows)
@@ -40,14 +35,7 @@ def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
 
 
 def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray) -> ClientModels:
-    """The models that the clients get from their training rows.
-
-    Args:
-        model: the trained algorithm.
-        rows: of K clients.
-        codes: 0 train, 1 val, 2 test, -1: left out, int [n].
-
-    """
+    """The models that the clients get from their training rows; codes: 0 train, 1 val, 2 test, -1 left out, int [n]."""
     return model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
 
 
@@ -78,9 +66,13 @@ def predicted(
 
 
 def scores_by_client(
-    models: ClientModels, rows: ClientRows, scored: np.ndarray, split: str = "test", quality: Quality | None = None
+    models: ClientModels,
+    rows: ClientRows,
+    scored: np.ndarray,
+    split: str = "test",
+    answers: list[tuple[Tensor, Tensor]] | None = None,
 ) -> pd.DataFrame:
-    """Scores of each client on its rows `scored`, bool [n], to which `quality` adds their predictions.
+    """Scores of each client on its rows `scored`, bool [n]; `answers` gets its predictions and labels, in blocks.
 
     Returns:
         Columns id, n_SPLIT and SPLIT_MEASURE, NaN without such rows.
@@ -91,8 +83,8 @@ def scores_by_client(
     for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
         y = federation.samples.labels(index)
         metric.update(metric.task.scores(prediction, y), owner)
-        if quality is not None:
-            quality.add(prediction, y)
+        if answers is not None:
+            answers.append((metric.task.answer(prediction), y))
     counts = np.bincount(rows.client[scored], minlength=len(rows.names))
     table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
     for measure, values in metric.compute().items():

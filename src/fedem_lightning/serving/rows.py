@@ -25,14 +25,9 @@ from fedem_lightning.errors import UserError, require
 
 @dataclass(frozen=True)
 class ClientRows:
-    """n samples of K clients.
+    """n samples of K clients, in the form of training: client int64 [n] in 0..K-1, names [K].
 
-    Args:
-        samples: in the form of training; labels that the caller does not want are zeros.
-        client: the client of each row, int64 [n] in 0..K-1.
-        names: of the clients that have rows, [K].
-        split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none.
-
+    split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none. Labels that the caller does not want are zeros.
     """
 
     samples: Samples
@@ -55,13 +50,7 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Whose the rows are, and column names of a table.
-
-    Args:
-        client: the one client of all rows; None: DATA names them.
-        client_column, label_column: columns of a table; None: those of training, else "client" and "y".
-
-    """
+    """The one client of all rows (None: DATA names them), and columns of a table (None: those of training)."""
 
     client: str | None = None
     client_column: str | None = None
