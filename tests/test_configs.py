@@ -164,7 +164,9 @@ def test_option_is_composed(option: str, files: Path) -> None:
         waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
         if isinstance(node, dict) and "_target_" in node:
             keys = {key for key in node if not key.startswith("_") and key != "title"}  # which a report shows
-            assert keys <= arguments_of(get_object(node["_target_"])), node["_target_"]
+            made = get_object(node["_target_"])
+            hands_on = made.__module__.startswith("pytorch_lightning.loggers")  # to W&B's own call
+            assert hands_on or keys <= arguments_of(made), node["_target_"]
 
 
 RUN = [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in OPTIONS]

@@ -283,7 +283,7 @@ def test_results_with_a_deadline_depend_on_the_seed_alone(tmp_path: Path) -> Non
     ("options", "message"),
     [
         ({"rho": -1}, r"rho: expected "),
-        ({"t_min": "1"}, r"t_min: expected a number"),
+        ({"t_min": "1"}, r"t_min: expected a valid number"),
         ({"mu": 0}, r"mu: expected "),
         ({"t_dl": float("nan")}, r"t_dl: expected "),
         ({"deadline": 0}, r"deadline: expected "),

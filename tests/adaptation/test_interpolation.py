@@ -329,18 +329,18 @@ def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adapta
 def test_wrong_values_are_named() -> None:
     for make, message in (
         (lambda: Dapper(ratio=0), "ratio: expected"),
-        (lambda: Dapper(source=cast(Any, "cloud")), "source: expected pool, proxy or model, got 'cloud'"),
+        (lambda: Dapper(source=cast(Any, "cloud")), "source: expected 'pool', 'proxy' or 'model', got 'cloud'"),
         (lambda: Dapper(source="proxy"), "^proxy: expected a file with source=proxy only"),
         (lambda: Dapper(lambdas=()), r"lambdas: expected "),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "lambdas: expected"),
         (lambda: Dapper(lambdas=cast(Any, 0.5)), "lambdas: expected "),
-        (lambda: Interpolate(selection=cast(Any, "test")), "selection: expected val or train, got 'test'"),
-        (lambda: Interpolate(cast(Any, "both")), "objective: expected mixture or own, got 'both'"),
+        (lambda: Interpolate(selection=cast(Any, "test")), "selection: expected 'val' or 'train', got 'test'"),
+        (lambda: Interpolate(cast(Any, "both")), "objective: expected 'mixture' or 'own', got 'both'"),
         (lambda: Interpolate(epochs=-1), "epochs: expected"),
         (lambda: KNN(neighbours=0), "neighbours: expected"),
         (lambda: KNN(scale=0), "scale: expected"),
         (lambda: KNN(capacity=0), "capacity: expected"),
-        (lambda: KNN(features=cast(Any, "some")), "features: expected strongest or all, got 'some'"),
+        (lambda: KNN(features=cast(Any, "some")), "features: expected 'strongest' or 'all', got 'some'"),
     ):
         with pytest.raises(UserError, match=message):
             make()

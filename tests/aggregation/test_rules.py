@@ -241,15 +241,15 @@ def test_the_plain_mean_keeps_no_updates() -> None:
 
 
 WRONG: dict[str, tuple[type[Aggregation], dict[str, Any]]] = {
-    "max_norm: expected ": (NormClipping, {"max_norm": 0}),
-    "max_norm_ratio: expected ": (Median, {"max_norm_ratio": 1}),
-    "trim: expected ": (TrimmedMean, {"trim": 0.5}),
+    "max_norm: expected a number greater than 0, got 0": (NormClipping, {"max_norm": 0}),
+    "max_norm_ratio: expected a number greater than 1, got 1": (Median, {"max_norm_ratio": 1}),
+    "trim: expected a number less than 0.5, got 0.5": (TrimmedMean, {"trim": 0.5}),
     "weighted: expected a valid boolean, got 'yes'": (Median, {"weighted": "yes"}),
     "faulty: expected a share below 0.5 or a whole number of clients, got 0.7": (
         MultiKrum,
         {"faulty": 0.7},
     ),
-    "selected: expected ": (MultiKrum, {"selected": 0}),
+    "selected: expected a number greater than or equal to 1, got 0": (MultiKrum, {"selected": 0}),
 }
 
 

@@ -218,7 +218,7 @@ def test_convolutions_have_adapters_and_models_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("adapters", "options", "message"),
     [
-        (0, {}, "adapters: expected a whole number from 1 on or a share below 1 or null, got 0"),
+        (0, {}, "adapters: expected a whole number from 1 on or a share below 1, got 0"),
         (2, {"shared": "body"}, "adapters: all else is shared, so leave out shared"),
         (LoRA(targets=["conv"]), {}, r"adapters: targets \['conv'\] do not fit"),
     ],

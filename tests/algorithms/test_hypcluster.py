@@ -189,7 +189,7 @@ def test_the_sampled_start_is_trained_on_single_clients() -> None:
 
 def test_wrong_values_are_named() -> None:
     data = make_data()
-    with pytest.raises(UserError, match="initialization: expected sampled, farthest, greedy or random, got 'near'"):
+    with pytest.raises(UserError, match="expected 'sampled', 'farthest', 'greedy' or 'random', got 'near'"):
         make_model(HypCluster, data, initialization="near")
     with pytest.raises(UserError, match="initial_epochs: expected "):
         HypCluster(Linear((4,), 3), n_clients=4, initial_epochs=0)

@@ -242,7 +242,7 @@ NOT_MEANT: dict[str, tuple[Callable[[Any, FederatedDataModule], Any], str]] = {
     "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: .*from_arrays"),
     "an optimiser": (
         lambda model, data: make_model(FedAvg, data, client_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
-        r"client_optimizer: expected a client optimiser such as ClientSGD\(lr=.*\) or null, got an object of class SGD",
+        r"client_optimizer: expected a client optimiser such as ClientSGD\(lr=.*\), got an object of class SGD",
     ),
     "a maker of optimisers": (
         lambda _, data: make_model(FedAvg, data, client_optimizer=functools.partial(torch.optim.Adam, lr=0.1)),

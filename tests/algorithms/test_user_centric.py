@@ -431,7 +431,7 @@ def test_wrong_values_are_named() -> None:
     for options, message in (
         ({"n_streams": 0}, "n_streams"),
         ({"n_parts": 1}, "n_parts: expected "),
-        ({"similarity": "cos"}, "similarity: expected eq6, common or cosine, got 'cos'"),
+        ({"similarity": "cos"}, "similarity: expected 'eq6', 'common' or 'cosine', got 'cos'"),
         ({"refresh_every": 0}, "refresh_every"),
         ({"compared": "("}, "compared: '\\(' is no regular expression"),
         ({"compared": "head"}, "compared: 'head' is in no parameter's name; they are linear.weight"),

@@ -31,9 +31,7 @@ def test_balanced_weights_are_scikit_learns() -> None:
 
 
 def test_a_misspelt_choice_is_refused_and_an_array_is_noted_as_a_list() -> None:
-    with pytest.raises(
-        UserError, match=r"^class_weights: expected balanced, or a list .*, got 'balance'; did you mean b"
-    ):
+    with pytest.raises(UserError, match=r"^class_weights: expected balanced, or a list .*, got 'balance'"):
         make_data(class_weights="balance")
     data = make_data(class_weights=torch.tensor([1.0, 2.0, 3.0]))
     assert data.hparams["data"]["class_weights"] == data.federation.notes["class_weights"] == [1.0, 2.0, 3.0]

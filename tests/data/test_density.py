@@ -126,7 +126,7 @@ def test_a_clients_samples_do_not_depend_on_the_others() -> None:
     [
         ({"n_clients": 0}, "n_clients: expected "),
         ({"n_symbols": 8}, "n_symbols: expected "),
-        ({"n_symbols": 9.5}, "n_symbols: expected a whole number"),
+        ({"n_symbols": 9.5}, "n_symbols: expected a valid integer"),
         ({"n_samples": 0}, "^DensityDataModule.n_samples"),
         ({"n_val": -1}, "^DensityDataModule.n_val"),
         ({"test_size": -1}, "^DensityDataModule.test_size"),
@@ -226,7 +226,7 @@ def test_a_run_shows_losses_in_nats_and_nowhere_an_accuracy(
     assert call(tmp_path, monkeypatch, "algorithm=fedavg", *chosen) == 0
     run = tmp_path / "run"
     out = capsys.readouterr().out
-    assert "round 2/2: loss val " in out
+    assert "round 2/2: val loss " in out
     assert "loss, nats" in out
     report([str(run), "--out", str(tmp_path / "report")])
     out += capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_natural_keeps_whole_owners() -> None:
         (lambda: pachinko(LABELS, 0, 12, 0.4, -1.0), "^beta"),
         (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
         (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
-        (lambda: made(partition="even"), "partition: expected natural, iid"),
+        (lambda: made(partition="even"), "partition: expected 'natural', 'iid'"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:
@@ -185,5 +185,5 @@ def test_impossible_shifts_are_named(shape: tuple[Any, ...], kind: Any, n_groups
 
 
 def test_an_unknown_shift_is_named_before_anything_is_read() -> None:
-    with pytest.raises(UserError, match="shift: expected rotation"):
+    with pytest.raises(UserError, match="shift: expected 'rotation'"):
         ImageDataModule("cifar10", shift="tilt", path="nowhere")

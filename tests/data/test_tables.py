@@ -284,7 +284,7 @@ EMPTY = [np.nan, *range(1, N)]
         ({}, {"categorical": ["wards"]}, "categorical: no column 'wards'; did you mean ward?"),
         ({}, {"categorical": ["y"]}, "categorical: column 'y' is no feature"),
         ({}, {"features": ["age"], "categorical": ["ward"]}, "categorical: column 'ward' is no feature"),
-        ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\] or null, got 'age'"),
+        ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\], got 'age'"),
         ({}, {"features": []}, "features: no column is left beside label, client"),
         ({}, {"features": ["age", "age"]}, "features: it names age twice"),
         ({}, {"label": "hospital"}, "client: column 'hospital' is the label already"),

@@ -263,7 +263,7 @@ def test_a_run_reads_a_users_function(
     ("words", "says"),
     [
         ((), "dataset.data._target_: expected"),
-        (("dataset.data._target_=mine.nobody",), "dataset.data._target_: cannot import 'mine.nobody'"),
+        (("dataset.data._target_=mine.nobody",), "dataset.data._target_: cannot import mine.nobody"),
         (("dataset.data._target_=mine.clients", "+dataset.data.m=5"), "dataset.data.m: "),
         (("dataset.data._target_=mine.arrays",), "data: expected"),
         (("dataset.data=null",), "data: expected"),

@@ -201,8 +201,8 @@ def test_faults_that_have_no_effect_are_refused() -> None:
 
 
 WRONG: dict[str, tuple[type[Faults], dict[str, Any]]] = {
-    "share: expected ": (SendNaN, {"share": 1}),
-    "every_round: expected ": (NoAnswer, {"every_round": 2}),
+    "share: expected a number less than 1, got 1": (SendNaN, {"share": 1}),
+    "every_round: expected a valid boolean, got 2": (NoAnswer, {"every_round": 2}),
     "factor: expected a number greater than 0, got -1": (SignFlip, {"factor": -1}),
     "factor: expected a finite number, got nan": (SignFlip, {"factor": float("nan")}),
 }

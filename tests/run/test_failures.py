@@ -52,7 +52,7 @@ def test_a_failed_first_round_is_one_line_and_leaves_its_trace_alone(
     ("key", "part", "message"),
     [
         ("dataset", "NpzDataModule, path: null", "path: expected an .npz file"),
-        ("algorithm", "Topology, graph: ring, time_varying: true", "time_varying: .*, got graph=ring"),
+        ("algorithm", "Topology, graph: ring, time_varying: true", "time_varying: .*, got {key}graph=ring"),
         ("network.slow", "ShiftedExponentialNetwork, rho: 1, t_min: 1, mu: 1, deadline: 0.5", "deadline: nobody comp"),
         ("backbone", "Categorical, in_shape: [2], n_outputs: 2", "in_shape: Categorical is for samples without"),
     ],

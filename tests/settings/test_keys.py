@@ -8,10 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from fedem_lightning import UserError
-from fedem_lightning.records.configs import flatten
 from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
+from fedem_lightning.settings.keys import flatten
 from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped, variant
 from helpers.commands import CONFIG_DIR
 

@@ -45,8 +45,8 @@ TABLES = {
 }
 """After `data describe table dataset.label=y dataset.client=client dataset.path=`."""
 OTHERS = {
-    "data describe npz": "dataset.path: expected an .npz file, e.g. path=my.npz",
-    "data describe table": "dataset.path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv",
+    "data describe npz": "dataset.path: expected an .npz file, e.g. dataset.path=my.npz",
+    "data describe table": "dataset.path: expected a .csv, .tsv or .parquet file, e.g. dataset.path=my.csv",
     "data describe cifar10 dataset.path=text.npz": "dataset.path: text.npz is no .npz file, or only a part of one",
     "data describe pfllib dataset.path=folder": "dataset.path: folder has no folder train and no test",
     "data describe torch": "dataset.data._target_: expected MODULE.NAME of a class or a function,",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from fedem_lightning.records.configs import flatten
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.settings.check import parameters
+from fedem_lightning.settings.keys import flatten
 
 NOT_TRAINED = (
     *("_target_", "n_clients", "engine", "adaptation", "scored_clients"),
@@ -34,7 +34,8 @@ def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) ->
     defaults = recipe({name: value for name, value in known.items() if value is not inspect.Parameter.empty})
     a, b = (flatten({k: v for k, v in (defaults | r).items() if k not in NOT_TRAINED}) for r in (before, now))
     for key in sorted(a.keys() | b.keys()):
-        if a.get(key) != b.get(key):
+        remade = key == "backbone.pretrained" or (key == "backbone.path" and b.get(key) is None)  # from a file
+        if a.get(key) != b.get(key) and not remade:
             name = key if key.split(".")[0] in _GROUPS else f"algorithm.{key}"
             return f"{name} was {a.get(key)}, now it is {b.get(key)}"
     return None

@@ -6,7 +6,7 @@ chosen for these data with this network; else it has a default that does not dep
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,23 +69,6 @@ def _part(node: Any, key: Any, written: Any) -> Any:
         return _whole(node[key], below)
     except OmegaConfBaseException:
         return below
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted keys."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat = {}
-    for key, part in tree.items():
-        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
-
-
-def short(key: str, config: Iterable[str]) -> str:
-    """The shortest ending of a dotted key that no other key of `config` has."""
-    parts, others = key.split("."), [f".{other}" for other in config if other != key]
-    endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
-    return next((ending for ending in endings if not any(other.endswith(f".{ending}") for other in others)), key)
 
 
 class Found(NamedTuple):

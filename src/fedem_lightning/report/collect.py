@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.records.configs import flatten, read_yaml, resolved
+from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.files import regular
 from fedem_lightning.report.finished_run import Run
+from fedem_lightning.settings.keys import flatten
 
 _OPTIONAL = ("environment", "honest", "val", "unseen", "reference", "recovery", "data", "not_finite", "class_scores")
 """Keys of results.json with further keys; anything else there counts as nothing."""

@@ -87,7 +87,8 @@ def _with_key(message: str, made: re.Match[str], key: str) -> str:
     from fedem_lightning.settings.check import parameters  # slow, and loaded by whoever makes anything
 
     names = "|".join(parameters(pkgutil.resolve_name(made["target"])).known)
-    return re.sub(rf"^(?:[A-Z]\w*\.)?({names})(?=[:.,=])", rf"{made['key'] or key}.\1", message)
+    message = re.sub(rf"^(?:[A-Z]\w*\.)?({names})(?=[:.,=])", rf"{made['key'] or key}.\1", message)
+    return re.sub(rf"(?<=[ (])({names})(?==)", rf"{made['key'] or key}.\1", message)
 
 
 def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:

@@ -11,9 +11,9 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.configs import flatten, read_yaml, resolved
+from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.files import regular, write_atomically, writing
-from fedem_lightning.settings.keys import MAY_CHANGE
+from fedem_lightning.settings.keys import MAY_CHANGE, flatten
 from fedem_lightning.startup.process import is_worker_rank
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")

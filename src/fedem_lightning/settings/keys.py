@@ -3,6 +3,9 @@
 Other keys, such as algorithm.batch_size, are in no list: the constructor that takes them says all there is to say.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 GROUPS = (
     *("algorithm", "adaptation", "dataset", "backbone", "engine", "trainer", "faults", "aggregation"),
     *("compression", "callbacks", "logger", "network"),
@@ -55,3 +58,20 @@ WITHOUT_EFFECT = (
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted keys."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat = {}
+    for key, part in tree.items():
+        flat.update(flatten(part, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def short(key: str, config: Iterable[str]) -> str:
+    """The shortest ending of a dotted key that no other key of `config` has."""
+    parts, others = key.split("."), [f".{other}" for other in config if other != key]
+    endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
+    return next((ending for ending in endings if not any(other.endswith(f".{ending}") for other in others)), key)
