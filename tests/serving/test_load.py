@@ -21,6 +21,7 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.models.client_model import client_model
+from fedem_lightning.records import remaking
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.every_method import each
@@ -290,4 +291,28 @@ def test_older_checkpoints_are_named(fedem: tuple[Any, Path], tmp_path: Path) ->
     del checkpoint["recipe"], checkpoint["schema"]
     torch.save(checkpoint, tmp_path / "old.ckpt")
     with pytest.raises(UserError, match="written by an older version"):
+        load(tmp_path / "old.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"threshold": None, "e_step": {"_target_": "fedem_lightning.gone.Step", "level": "sample"}}, None),
+        ({"threshold": 0.3}, "threshold: the file has FedEM.threshold=0.3, an option that commit 45f9539f has"),
+        ({"e_step": {"_target_": "fedem_lightning.gone.Step", "level": "x"}}, "level: the file has Step.level=x"),
+    ],
+)
+def test_options_that_are_gone_had_their_defaults(
+    given: dict[str, Any], line: str | None, fedem: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = {"FedEM.threshold": None, "FedEM.e_step": None, "Step.level": "sample"}
+    monkeypatch.setattr(remaking, "GONE", gone)
+    checkpoint = torch.load(fedem[1], weights_only=True)
+    checkpoint["recipe"] |= given
+    checkpoint["recipe"]["backbone"]["_target_"] = "fedem_lightning.backbones.elsewhere.Linear"  # it has moved
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    if line is None:
+        assert load(tmp_path / "old.ckpt").n_clients == 3
+        return
+    with pytest.raises(UserError, match=f"^{line}"):
         load(tmp_path / "old.ckpt")

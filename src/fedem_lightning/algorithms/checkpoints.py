@@ -18,7 +18,7 @@ from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.recipes import is_plain, plain, recipe
-from fedem_lightning.records.remaking import call, find, make
+from fedem_lightning.records.remaking import call, find, make, without_gone
 from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
 def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
     """The algorithm of a recipe, with new tensors in place of those that the file holds; see `model_of`."""
     require(isinstance(saved, dict | None), "algorithm: the checkpoint's recipe is no dictionary")
-    saved = saved or {}
+    saved = without_gone(saved or {})
     arguments = {name: value for name, value in saved.items() if name != "_target_" and name not in given}
     if kind is None:
         require(bool(saved), "the checkpoint was written by an older version, and does not say what it holds")

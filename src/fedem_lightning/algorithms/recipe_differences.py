@@ -7,6 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import without_gone
 from fedem_lightning.settings.check import parameters
 from fedem_lightning.settings.keys import flatten
 
@@ -32,7 +33,9 @@ def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) ->
         return None
     known = {name: part.default for name, part in parameters(kind).known.items()}
     defaults = recipe({name: value for name, value in known.items() if value is not inspect.Parameter.empty})
-    a, b = (flatten({k: v for k, v in (defaults | r).items() if k not in NOT_TRAINED}) for r in (before, now))
+    a, b = (
+        flatten({k: v for k, v in (defaults | r).items() if k not in NOT_TRAINED}) for r in (without_gone(before), now)
+    )
     for key in sorted(a.keys() | b.keys()):
         remade = key == "backbone.pretrained" or (key == "backbone.path" and b.get(key) is None)  # from a file
         if a.get(key) != b.get(key) and not remade:

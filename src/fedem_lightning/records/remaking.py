@@ -31,6 +31,10 @@ _MARKS = ("_target_", "_partial_")
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
+GONE: dict[str, Any] = {}
+"""Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
+LAST = "45f9539f"
+"""The last commit that had them."""
 
 
 def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
@@ -52,6 +56,7 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     if isinstance(made_of, list | tuple):
         return [make(part, trusted, key) for part in made_of]
     require(type(made_of) is dict, f"{key}: the file has a {type(made_of).__name__}, expected plain values")
+    made_of = without_gone(made_of)
     if "_unknown_" in made_of:
         raise UserError(
             f"{key}: the file does not say how to make {made_of['_unknown_']} again, which was made in Python or by an "
@@ -72,6 +77,24 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     if isinstance(made, nn.Module) and not hasattr(made, "made_with"):
         remember(made, made_of["_target_"], {name: made_of.get(name) for name in arguments})
     return made
+
+
+def without_gone(made_of: Any) -> Any:
+    """A recipe without the options that are gone; UserError if one has another value than its default was."""
+    if isinstance(made_of, list | tuple):
+        return [without_gone(part) for part in made_of]
+    if not isinstance(made_of, dict):
+        return made_of
+    kind, kept = str(made_of.get("_target_", "")).rpartition(".")[2], {}
+    for name, value in made_of.items():
+        part = without_gone(value)
+        if (option := f"{kind}.{name}") not in GONE:
+            kept[name] = part
+            continue
+        default = part == GONE[option] or (isinstance(part, dict) and part.keys() == {"_target_"})
+        said = f"{name}: the file has {option}={value}, an option that commit {LAST} has and later ones do not"
+        require(default, f"{said}; only its default, {GONE[option]}, can be loaded")
+    return kept
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:
@@ -123,7 +146,10 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "") -> Callable[...,
         try:
             found = getattr(importlib.import_module(module), name, None)
         except Exception as error:  # importing somebody's module may fail in any way
-            raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
+            if not _within(module, [_PACKAGE]):
+                raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
+        if found is None and _within(module, [_PACKAGE]):  # another module has it now
+            found = getattr(importlib.import_module(_PACKAGE), name, None)
     home = str(getattr(found, "__module__", ""))
     ours = Checked if _within(home, [_PACKAGE]) else (torch.optim.Optimizer, nn.Module)
     fits = inspect.isclass(found) and _within(home, rooms) and issubclass(found, ours)
