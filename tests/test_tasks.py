@@ -10,11 +10,11 @@ from torch import Tensor
 from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, UserError
 from fedem_lightning.em import responsibilities
 from fedem_lightning.evaluation.scores import ClientMetrics
-from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, Segmentation, make_task
+from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, make_task
 from helpers.federations import make_trainer
 
 RNG = np.random.default_rng(0)
-N, Y, H, W, L, K, M = 6, 4, 3, 5, 7, 3, 2
+N, Y, L, K, M = 6, 4, 7, 3, 2
 PI = np.array([[0.2, 0.8], [0.5, 0.5], [1.0, 0.0], [0.9, 0.1], [0.3, 0.7], [0.6, 0.4]])
 
 
@@ -27,21 +27,18 @@ def with_missing(y: np.ndarray, missing: float) -> np.ndarray:
 
 LABELS = {
     "multilabel": with_missing(RNG.integers(0, 2, (N, K)), -100),
-    "segmentation": with_missing(RNG.integers(0, Y, (N, H, W)), -100),
     "language": with_missing(RNG.integers(0, Y, (N, L)), -100),
     "sequence": with_missing(RNG.integers(0, Y, (N, L)), -100),
     "regression": with_missing(RNG.normal(size=(N, K)), np.nan),
 }
 OUTPUTS = {  # of M models
     "multilabel": RNG.normal(size=(M, N, K)),
-    "segmentation": RNG.normal(size=(M, N, Y, H, W)),
     "language": RNG.normal(size=(M, N, L, Y)),
     "sequence": RNG.normal(size=(M, N, L, Y)),
     "regression": RNG.normal(size=(M, N, K)),
 }
 TASKS: dict[str, Any] = {
     "multilabel": MultiLabel(K),
-    "segmentation": Segmentation(Y, H * W),
     "language": LanguageModel(Y, L),
     "sequence": Classification(Y, L),
     "regression": Regression(K, noise_scale=0.5),
@@ -54,8 +51,7 @@ def probabilities(name: str, outputs: np.ndarray) -> np.ndarray:
     if name == "multilabel":
         p = 1 / (1 + np.exp(-outputs))
         return np.stack([1 - p, p], axis=-1)
-    logits = np.moveaxis(outputs, 2, -1) if name == "segmentation" else outputs
-    return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    return np.exp(outputs) / np.exp(outputs).sum(axis=-1, keepdims=True)
 
 
 def known_of(name: str, i: int) -> list[tuple[int, ...]]:
@@ -126,10 +122,9 @@ def test_missing_labels_change_nothing_and_have_no_gradient(name: str) -> None:
     task.losses(one, y).sum().backward()
     assert one.grad is not None
     missing = torch.isnan(y) if name == "regression" else y == -100
-    gradient = one.grad.movedim(1, -1) if name == "segmentation" else one.grad
-    assert gradient.isfinite().all()
-    assert (gradient[missing] == 0).all()
-    assert (gradient[~missing] != 0).all()
+    assert one.grad.isfinite().all()
+    assert (one.grad[missing] == 0).all()
+    assert (one.grad[~missing] != 0).all()
 
 
 @NAMES
@@ -138,8 +133,7 @@ def test_missing_labels_equal_samples_without_them(name: str) -> None:
     task, (outputs, y) = TASKS[name], tensors(name)
     y, short = y.clone(), y[:, :-1]
     y[:, -1:] = torch.nan if name == "regression" else -100
-    axis = 2 if name == "segmentation" else 1
-    fewer = outputs[0].narrow(axis, 0, short.shape[1])
+    fewer = outputs[0].narrow(1, 0, short.shape[1])
     np.testing.assert_allclose(task.losses(outputs[0], y), task.losses(fewer, short))
     whole, part = task.scores(task.predict(outputs[0]), y), task.scores(task.predict(fewer), short)
     for measure, values in whole.items():
@@ -155,33 +149,6 @@ def test_the_e_step_weighs_known_labels_alone() -> None:
     for i in range(N):
         joint = [PI[i, m] * np.exp(-loss_of("multilabel", p[m, i], i)) for m in range(M)]
         np.testing.assert_allclose(q[i], np.array(joint) / sum(joint))
-
-
-def test_mean_iou_of_an_image() -> None:
-    """Classes 0, 1 and 2 occur, class 3 does not; the ignored pixel is no part of anything."""
-    y = torch.tensor([[[0, 0, 1], [1, -100, 2]]])
-    predicted = torch.tensor([[[0, 1, 1], [1, 3, 0]]])
-    log_probs = torch.nn.functional.one_hot(predicted, 4).double().log()
-    iou = Segmentation(4, 6).scores(log_probs, y)["mean_iou"]
-    assert iou.tolist() == pytest.approx([(1 / 3 + 2 / 3 + 0) / 3])
-    log_probs[0, 0, 0] = torch.nan  # is predicted as no class
-    iou = Segmentation(4, 6).scores(log_probs, y)["mean_iou"]
-    assert iou.tolist() == pytest.approx([(0 + 2 / 3 + 0) / 3])
-
-
-def test_mean_iou_agrees_with_sets_of_pixels() -> None:
-    outputs, y = tensors("segmentation")
-    task = TASKS["segmentation"]
-    found = task.scores(task.predict(outputs[0]), y)["mean_iou"]
-    guess = OUTPUTS["segmentation"][0].argmax(axis=1)
-    for i in range(N):
-        places, ious = known_of("segmentation", i), []
-        for c in range(Y):
-            true = {p for p in places if LABELS["segmentation"][i][p] == c}
-            predicted = {p for p in places if guess[i][p] == c}
-            if true | predicted:
-                ious.append(len(true & predicted) / len(true | predicted))
-        np.testing.assert_allclose(found[i], np.mean(ious))
 
 
 def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
@@ -223,11 +190,9 @@ def test_the_local_solver_divides_by_all_labels() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ranking", 3), "task: expected classification, .* or language, got ranking"),
         (("multilabel", 0, 1), "task: multilabel needs two labels or more"),
-        (("segmentation", 3, 1), "task: segmentation needs two pixels or more"),
         (("language", 3, 1), "task: language needs two positions or more"),
-        (("segmentation", 3, 4, 1.0, 0.1), "label_smoothing: only a classification has it"),
+        (("multilabel", 0, 4, 1.0, 0.1), "label_smoothing: only a classification has it"),
         (("language", 3, 4, 1.0, 0.0, [1.0] * 3), "class_weights: only classification and binary"),
     ],
 )
@@ -238,6 +203,4 @@ def test_tasks_that_make_no_sense_are_refused(arguments: Any, message: str) -> N
 
 def test_tasks_have_names() -> None:
     assert make_task("multilabel", 0, 3) == MultiLabel(3)
-    assert make_task("segmentation", 3, 12) == Segmentation(3, 12)
     assert make_task("language", 9, 5, label_smoothing=0.1) == LanguageModel(9, 5, label_smoothing=0.1)
-    assert isinstance(LanguageModel(9, 5), Classification)

@@ -30,17 +30,6 @@ class Tokens(nn.Module):
         return self.head(self.body(self.embed(x)).tanh())
 
 
-class Pixels(nn.Module):
-    """Three classes a pixel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x).relu())
-
-
 def mlp(n_outputs: int) -> Callable[[], nn.Module]:
     return lambda: MLP((4,), n_outputs, [5])
 
@@ -60,9 +49,6 @@ class TaskRow:
         if self.name == "language":
             x: Any = rng.integers(0, 5, size=(n, 6))
             y: Any = (x + 1) % 5
-        elif self.name == "segmentation":
-            x = rng.normal(size=(n, 1, 4, 5))
-            y = (x[:, 0] > 0).astype(int) + (x[:, 0] > 1)
         else:
             x = rng.normal(size=(n, 4))
             y = x @ rng.normal(size=(4, 3))
@@ -85,7 +71,6 @@ MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
 GMM = {"FedGMM": "algorithm: FedGMM needs inputs with a density"}
 TASKS = [
     TaskRow("multilabel", mlp(3), (3,), MOCHA | CLASSES),
-    TaskRow("segmentation", Pixels, (4, 5, 3), MOCHA | CLASSES),
     TaskRow("language", Tokens, (6, 5), MOCHA | GMM),
     TaskRow("regression", mlp(3), (3,), MOCHA | CLASSES),
 ]

@@ -14,7 +14,7 @@ from fedem_lightning.data.labels import checked_labels
 from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
-from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Regression, Segmentation
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Regression
 from helpers.commands import call
 from helpers.federations import make_trainer, stored
 
@@ -36,11 +36,6 @@ def test_labels_of_each_task_are_kept_as_codes() -> None:
         assert data.task == MultiLabel(3)
         assert stored(data).y.dtype == torch.int64
         np.testing.assert_array_equal(stored(data).y, yes)
-    pixels = RNG.integers(0, 4, (N, 5, 6)).astype(np.uint8)
-    pixels[0, 0, 0] = 3
-    data = made(RNG.normal(size=(N, 1, 5, 6)), pixels, "segmentation").federation
-    assert data.task == Segmentation(4, 30)
-    np.testing.assert_array_equal(stored(data).y, pixels)
     assert made(X, CODES * 1.0, "language", n_classes=9).federation.task == LanguageModel(9, 3)
 
 
@@ -64,7 +59,6 @@ def test_tokens_stay_whole_numbers() -> None:
     ("x", "y", "task"),
     [
         (X, RNG.integers(0, 2, (N, 3)), "multilabel"),
-        (RNG.normal(size=(N, 1, 2, 2)), RNG.integers(0, 3, (N, 2, 2)), "segmentation"),
         (CODES, CODES, "language"),
         (X, RNG.normal(size=(N, 3)), "regression"),
     ],
@@ -117,7 +111,7 @@ REFUSED = {
     "one label": (X, CODES[:, :1] % 2, "multilabel", "task: multilabel needs two labels or more for each sample, the"),
     "words": (X, np.full((N, 2), "a"), "multilabel", "y: expected whole numbers, got dtype <U1"),
     "infinite": (X, NAN + np.inf, "language", "y: NaN or infinity in 12 samples"),
-    "flat": (X, CODES, "segmentation", "y: segmentation expects labels [n, height, width] of 12 samples, got shape"),
+    "flat": (X, CODES[:, 0], "language", "y: language expects labels [n, positions] of 12 samples, got shape [12]"),
     "others": (X, CODES[:5], "language", "y: language expects labels [n, positions] of 12 samples, got shape [5, 3]"),
     "below": (X, CODES - 9, "language", "y: label {} at sample 0 is outside the "),
     "nothing": (X, np.full((N, 3), -100), "language", "y: no label is known"),
@@ -125,12 +119,7 @@ REFUSED = {
     "a target": (X, np.where(np.arange(N) > 4, np.nan, 0), "regression", "y: NaN or infinity in 7 samples"),
     "infinite target": (X, NAN + np.inf, "regression", "y: NaN or infinity in 12 samples"),
     "classes": (X, CODES % 2, "multilabel", "n_classes: a multilabel task has as many labels as y has columns"),
-    "huge": (
-        np.zeros((N, 1, 2, 2)),
-        np.full((N, 2, 2), 5000),
-        "segmentation",
-        "y: the largest label, 5000, would",
-    ),
+    "huge": (X, CODES + 10**9, "language", "y: the largest label, "),
     "by class": (X, CODES, "language", "partition: dirichlet deals by class, a regression and samples of several"),
     "weights": (X, CODES, "language", "class_weights: only classification and binary have them"),
 }

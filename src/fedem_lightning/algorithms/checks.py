@@ -16,7 +16,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
-from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Segmentation, Task
+from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -139,7 +139,7 @@ def check_everybody_is_seen(algorithm: "FederatedAlgorithm", federation: Federat
 def check_classes(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
-    classes = "accuracy" in federation.task.measures and not isinstance(federation.task, MultiLabel | Segmentation)
+    classes = "accuracy" in federation.task.measures and not isinstance(federation.task, MultiLabel)
     require(classes, f"dataset.task: {name} needs classes as labels, expected classification or binary, got {kind}")
 
 
@@ -160,8 +160,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         outputs = called(backbone.eval(), x)
         is_tensor = isinstance(outputs, Tensor)
         given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
-        axis = getattr(task, "class_axis", -1)  # of the outputs
-        fits = is_tensor and outputs.ndim > (1 if axis < 0 else y.ndim) and outputs.shape[axis] == task.n_outputs
+        fits = is_tensor and outputs.ndim > 1 and outputs.shape[-1] == task.n_outputs
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -172,8 +171,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         raise UserError(said) from error
     finally:
         backbone.train(was_training)
-    what = "sample" if axis < 0 else "pixel"
-    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a {what}, the backbone gives {given}")
+    require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
     return outputs
 
 

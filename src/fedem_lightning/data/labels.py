@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedem_lightning.data.arrays import FEW_CLASSES, LARGEST_Y, check_finite, check_labels, check_targets
+from fedem_lightning.data.arrays import LARGEST_Y, check_finite, check_labels, check_targets
 from fedem_lightning.errors import require, require_whole
-from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Segmentation, Task, TaskName
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
 
-SHAPES = {"multilabel": "[n, labels]", "segmentation": "[n, height, width]", "language": "[n, positions]"}
+SHAPES = {"multilabel": "[n, labels]", "language": "[n, positions]"}
 """The form of the labels of the tasks in which some may be missing, besides a regression with several targets."""
 
 
@@ -46,9 +46,8 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
         return CheckedLabels(y, 0)
     if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
-        most = LARGEST_Y if task == "language" else FEW_CLASSES
         said = f"y: the largest label, {n_classes - 1}, would make {n_classes} classes; number them 0..Y-1"
-        require(n_classes <= most, f"{said}, -100 for a missing one, or set n_classes")
+        require(n_classes <= LARGEST_Y, f"{said}, -100 for a missing one, or set n_classes")
     require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
     inside = np.asarray((y == MISSING) | ((y >= 0) & (y < n_classes)))
     _require_all(inside, y, f"is outside the {n_classes} classes 0..{n_classes - 1}, and not -100 (missing)")
@@ -73,12 +72,9 @@ def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
 
 def task_name(task: Task) -> TaskName:
     """The name of a task whose samples may miss labels; "regression" for any other without classes."""
-    kinds: tuple[tuple[type, TaskName], ...] = (
-        (MultiLabel, "multilabel"),
-        (Segmentation, "segmentation"),
-        (LanguageModel, "language"),
-    )
-    return next((name for kind, name in kinds if isinstance(task, kind)), "regression")
+    if isinstance(task, MultiLabel):
+        return "multilabel"
+    return "language" if isinstance(task, LanguageModel) else "regression"
 
 
 def has_several(task: Task) -> bool:

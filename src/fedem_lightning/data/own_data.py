@@ -41,7 +41,7 @@ class TaskOptions:
 
     Args:
         task: "classification" (one logit a class), "binary" (one logit), "regression" (real y [n] or [n, k]),
-            "multilabel" (y [n, k] in {0, 1}), "segmentation" (y [n, height, width]), "language" (y [n, positions]).
+            "multilabel" (y [n, k] in {0, 1}), "language" (y [n, positions]).
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
         noise_scale: standard deviation of real targets around their mean, in units of y.
         label_smoothing: of a classification, in [0, 1); see `Classification`.

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 SPLITS = ("train", "val", "test")
 """Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
 
-HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False, "mean_iou": True, "perplexity": False}
+HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False, "perplexity": False}
 
 _SHOWN = {
     "mse": (1.0, "squared error"),
-    "mean_iou": (100.0, "mean IoU, %"),
     "perplexity": (1.0, "perplexity"),
     "accuracy": (100.0, "accuracy, %"),
     "loss": (1.0, "loss, nats"),

@@ -109,7 +109,7 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         if not answers.size:
             answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
         answers[index.numpy()] = answer
-    arrays = "DATA: predictions for pixels or positions do not fit a table; ClientModel.predict returns them"
+    arrays = "DATA: predictions for positions do not fit a table; ClientModel.predict returns them"
     require(answers.ndim == 2, arrays)
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
     names, n = schema.class_names, answers.shape[1]

@@ -1,10 +1,13 @@
 """Tasks, which define the meaning of a backbone's outputs: see `base`."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedem_lightning.errors import require
 from fedem_lightning.tasks.base import MISSING, Loss, Task, TaskName, known
 from fedem_lightning.tasks.classes import BinaryClassification, Classification, Density
-from fedem_lightning.tasks.making import make_task, training_loss
 from fedem_lightning.tasks.regression import Regression
-from fedem_lightning.tasks.several import LanguageModel, MultiLabel, Segmentation
+from fedem_lightning.tasks.several import LanguageModel, MultiLabel
 
 __all__ = [
     "MISSING",
@@ -15,10 +18,54 @@ __all__ = [
     "Loss",
     "MultiLabel",
     "Regression",
-    "Segmentation",
     "Task",
     "TaskName",
     "known",
     "make_task",
     "training_loss",
 ]
+
+
+def training_loss(task: Task) -> Loss:
+    """What local training minimises: the task's loss, with class weights that its likelihood does not have."""
+    only_training = getattr(task, "weigh_training_only", False)
+    return replace(task, weigh_training_only=False) if only_training else task  # type: ignore[type-var]
+
+
+def make_task(
+    name: TaskName,
+    n_classes: int,
+    n_targets: int = 1,
+    noise_scale: float = 1.0,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
+) -> Task:
+    """Makes a task from its name in a configuration.
+
+    Args:
+        name: see `TaskName`.
+        n_classes: Y, of a task with classes.
+        n_targets: number of labels or real targets of a sample.
+        noise_scale: of a regression.
+        label_smoothing: of a classification or a language model.
+        class_weights: those of training alone, of a classification or a binary task.
+
+    Raises:
+        UserError: a binary task has more than two classes, a task that has several labels for a
+            sample has one, or an option is another task's.
+
+    """
+    smooth = label_smoothing == 0 or name in ("classification", "language")
+    require(smooth, f"label_smoothing: only a classification has it, got {label_smoothing}")
+    weighted = name in ("classification", "binary")
+    require(weighted or class_weights is None, f"class_weights: only classification and binary have them, not {name}")
+    if name == "classification":
+        return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
+    if name == "binary":
+        require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
+        return BinaryClassification(2, 1, class_weights, class_weights is not None)
+    if name == "regression":
+        return Regression(n_targets, noise_scale)
+    what = {"multilabel": "label", "language": "position"}[name]
+    require(n_targets > 1, f"task: {name} needs two {what}s or more for each sample, the data has {n_targets}")
+    return MultiLabel(n_targets) if name == "multilabel" else LanguageModel(n_classes, n_targets, None, label_smoothing)

@@ -3,7 +3,7 @@
 FedEM's Assumption 3 needs a loss that is a negative log-likelihood, l(h(x), y) = -log p(y | x) + c. Personal models mix
 PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how predictions are mixed.
 
-A sample may have several labels: a sequence's positions, the pixels of an image, several targets. Those that are
+A sample may have several labels: a sequence's positions, several targets. Those that are
 missing (`MISSING`, or NaN) are no part of its losses and scores, as if the sample did not have them. Then its losses
 are those of the known labels, whose likelihood is the marginal one.
 """
@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-TaskName = Literal["classification", "binary", "regression", "multilabel", "segmentation", "language"]
+TaskName = Literal["classification", "binary", "regression", "multilabel", "language"]
 
 MISSING = -100
 """The code of a label that is missing, as in torch (`ignore_index`). In real targets NaN is."""
@@ -78,24 +78,26 @@ def known_means(values: Tensor, is_known: Tensor) -> Tensor:
     return torch.where(is_known, values, 0.0).flatten(1).sum(dim=1) / counts
 
 
-def mix_log_probs(predictions: Tensor, pi: Tensor) -> Tensor:
-    """log sum_m pi_m p_m(. | x): log-probabilities [M, n, ..., Y], pi [n, M] -> [n, ..., Y]."""
-    log_pi = pi.T.log()  # [M, n]
-    return torch.logsumexp(predictions + log_pi.view(*log_pi.shape, *[1] * (predictions.ndim - 2)), dim=0)
+class Probabilities:
+    """What tasks share whose predictions are log-probabilities [n, ..., Y]."""
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Accuracy, the share of the known labels that are right, and the loss -log p, their mean."""
+        return ("accuracy", "loss")
 
-def class_scores(log_probs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Accuracy and loss in nats of each sample, means over its known labels.
+    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
+        """The mixture log sum_m pi_m p_m(. | x) of each label: [M, n, ..., Y], pi [n, M] -> [n, ..., Y]."""
+        log_pi = pi.T.log()  # [M, n]
+        return torch.logsumexp(predictions + log_pi.view(*log_pi.shape, *[1] * (predictions.ndim - 2)), dim=0)
 
-    Args:
-        log_probs: log p(. | x), [n, ..., Y].
-        y: int64 [n, ...].
+    def answer(self, prediction: Tensor) -> Tensor:
+        """Probabilities p(. | x)."""
+        return prediction.exp()
 
-    Returns:
-        "accuracy" (float64) and "loss", [n].
-
-    """
-    is_known = known(y)
-    loss = -log_probs.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [n, ...]
-    right = ((log_probs.argmax(dim=-1) == y) & ~loss.isnan()).double()  # a prediction that is NaN is wrong
-    return {"accuracy": known_means(right, is_known), "loss": known_means(loss, is_known)}
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Accuracy (float64) and loss in nats of each sample, means over its known labels: y int64 [n, ...] -> [n]."""
+        is_known = known(y)
+        loss = -prediction.gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [n, ...]
+        right = ((prediction.argmax(dim=-1) == y) & ~loss.isnan()).double()  # a prediction that is NaN is wrong
+        return {"accuracy": known_means(right, is_known), "loss": known_means(loss, is_known)}

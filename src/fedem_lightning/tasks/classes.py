@@ -11,11 +11,11 @@ from torch import Tensor
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, TwoOrMore
-from fedem_lightning.tasks.base import class_scores, mix_log_probs
+from fedem_lightning.tasks.base import Probabilities
 
 
 @dataclass(frozen=True)
-class Classification(Checked):
+class Classification(Probabilities, Checked):
     """A label of `n_classes`, or a sequence of labels, with cross-entropy; the backbone has a logit for each class.
 
     Args:
@@ -43,11 +43,6 @@ class Classification(Checked):
         """The number of classes: one logit for each."""
         return self.n_classes
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Accuracy, and the loss -log p."""
-        return ("accuracy", "loss")
-
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy: outputs [n, Y], y [n]; for sequences [n, L, Y] and [n, L], summed over the known labels."""
         plain = self.class_weights is None or self.weigh_training_only
@@ -63,18 +58,6 @@ class Classification(Checked):
     def outputs(self, prediction: Tensor) -> Tensor:
         """Log-probabilities are logits, too."""
         return prediction
-
-    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """The mixture log sum_m pi_m p_m(. | x), at every position of a sequence."""
-        return mix_log_probs(predictions, pi)
-
-    def answer(self, prediction: Tensor) -> Tensor:
-        """Probabilities p(. | x)."""
-        return prediction.exp()
-
-    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Scores of predictions log p(. | x) [n, Y] or [n, L, Y]."""
-        return class_scores(prediction, y)
 
 
 class Density(Classification):
@@ -94,7 +77,7 @@ class Density(Classification):
 
 
 @dataclass(frozen=True)
-class BinaryClassification(Checked):
+class BinaryClassification(Probabilities, Checked):
     """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
 
     Args:
@@ -115,11 +98,6 @@ class BinaryClassification(Checked):
         """One output, the logit of class 1."""
         return 1
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Accuracy, and the loss -log p."""
-        return ("accuracy", "loss")
-
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Logistic loss."""
         logit = outputs.squeeze(-1)  # [n]
@@ -134,18 +112,6 @@ class BinaryClassification(Checked):
     def outputs(self, prediction: Tensor) -> Tensor:
         """The logit of class 1, [n, 1]."""
         return prediction[..., 1:] - prediction[..., :1]
-
-    def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """The mixture log sum_m pi_m p_m(. | x)."""
-        return mix_log_probs(predictions, pi)
-
-    def answer(self, prediction: Tensor) -> Tensor:
-        """Probabilities p(. | x)."""
-        return prediction.exp()
-
-    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Scores of predictions log p(. | x) [n, 2]."""
-        return class_scores(prediction, y)
 
 
 def _check_weights(weights: Sequence[float] | None, n_classes: int) -> None:
