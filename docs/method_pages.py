@@ -82,10 +82,10 @@ def completed(name: str, text: str) -> str:
 def cost_section(name: str) -> list[str]:
     """What a client keeps, receives and sends: the method's row of the table on the page of all methods."""
     index = INDEX.read_text()
-    row = re.search(rf"^\| \[`{name}`\].*? \| (.*)", index, re.M)
+    row = re.search(rf"^\| \[[^]]+\]\({name}\.md\)[^|]*\| [^|]*\| (.*)", index, re.M)
     if row is None:
         return []
-    head = re.search(r"^\| method \| (a client keeps .*)", index, re.M)
+    head = re.search(r"^\| method \| [^|]*\| (a client keeps .*)", index, re.M)
     return ["## Cost", "", f"| {head[1] if head else ''}", "|---|---|---|", f"| {row[1]}", ""]
 
 
