@@ -1,7 +1,7 @@
 """Adds to each page of docs/methods what the repository knows of the method, when the site is built.
 
-`configs/algorithm/NAME.yaml` gives the settings and the class, docs/reproduction.md and docs/lab_notes/scores.csv the
-scores. A method without a page gets one, from the first comment of its file, and a line on the page of all methods.
+`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/scores.csv and docs/lab_notes/scores.csv
+the scores. A method without a page gets one, from the first comment of its file, and a line on the page of all methods.
 """
 
 import csv
@@ -21,7 +21,7 @@ from fedem_lightning.settings.shipped import implied_adaptation, shipped
 
 DOCS = Path(__file__).parent
 INDEX = DOCS / "methods" / "index.md"
-RESULTS, SCORES = DOCS / "reproduction.md", DOCS / "lab_notes" / "scores.csv"
+RESULTS, SCORES = DOCS / "methods" / "scores.csv", DOCS / "lab_notes" / "scores.csv"
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")
 OWN_DATA = ["dataset=npz", "dataset.path=mine.npz", "backbone=mlp"]  # nothing was chosen for these
 
@@ -159,11 +159,13 @@ def class_section(name: str) -> list[str]:
 
 
 def scores_section(name: str) -> list[str]:
-    """The method's row among the results, and its scores on each federation beside FedAvg's and Local's."""
-    results = RESULTS.read_text() if RESULTS.is_file() else ""
-    row = re.search(rf"^\| \[`{name}`\]\(methods/{name}\.md\) \| (.*)", results, re.M)
-    own = row[1].replace("](", "](../") if row and "not measured" not in row[1] else ""
-    lines = ["| data | here | the paper |", "|---|---|---|", f"| {own}", ""] if own else []
+    """The method's own score, and its scores on each federation beside FedAvg's and Local's."""
+    lines = [
+        f"| [{row['data']}](../{row['page']}) | {row['here']} | {row['paper']} |"
+        for row in table(RESULTS)
+        if row["method"] == name and row["page"]
+    ]
+    lines = ["| data | here | the paper |", "|---|---|---|", *lines, ""] if lines else []
     shown = [title(other) for other in dict.fromkeys([name, "fedavg", "local"])]
     measured = [(experiment, scores) for experiment, scores in accuracies() if shown[0] in scores]
     rows = [f"| `{name}` | {' | '.join(scores.get(other, '-') for other in shown)} |" for name, scores in measured]
@@ -175,9 +177,11 @@ def scores_section(name: str) -> list[str]:
 def accuracies() -> list[tuple[str, dict[str, str]]]:
     """Each experiment with the test accuracies of its methods, by their titles."""
     found: dict[str, dict[str, str]] = {}
-    if SCORES.is_file():
-        with SCORES.open(newline="") as file:
-            for row in csv.DictReader(file):
-                score = f"{row['accuracy']} ± {row['accuracy_sd']}"
-                found.setdefault(row["experiment"], {})[row["method"]] = score
+    for row in table(SCORES):
+        found.setdefault(row["experiment"], {})[row["method"]] = f"{row['accuracy']} ± {row['accuracy_sd']}"
     return list(found.items())
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; none if it is not there."""
+    return list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []

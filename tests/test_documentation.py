@@ -168,9 +168,11 @@ def test_pages_and_files_that_the_code_names_exist() -> None:
 
 
 def test_every_method_has_a_row_of_results() -> None:
-    table = (ROOT / "docs" / "reproduction.md").read_text().split("## The score of every method")[1]
-    rows = re.findall(r"^\| \[`(\w+)`\]\(methods/\1\.md\) \|", table, re.M)
-    assert sorted(rows) == sorted(path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml"))
+    with (ROOT / "docs" / "methods" / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["method"] for row in rows) == sorted(p.stem for p in (CONFIG_DIR / "algorithm").glob("*.yaml"))
+    pages = [ROOT / "docs" / row["page"].partition("#")[0] for row in rows]
+    assert [page for page in pages if not page.exists()] == []
 
 
 def test_the_tables_of_results_are_the_files() -> None:

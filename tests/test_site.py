@@ -38,7 +38,7 @@ def test_a_methods_page_has_its_settings_scores_cost_and_class(
     site_code: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in {
-        "RESULTS": "| [`pfedme`](methods/pfedme.md) | [synthetic](reproduction/fedem.md) | 70.0 | 69.2 |\n",
+        "RESULTS": "method,data,page,here,paper\npfedme,synthetic,reproduction/fedem.md,70.0,69.2\n",
         "SCORES": "experiment,method,accuracy,accuracy_sd\nmine,pFedMe,69.4,1.0\nmine,Local,66.3,1.2\nx,Ditto,1,2\n",
     }.items():
         (tmp_path / name).write_text(text)
