@@ -108,8 +108,8 @@ def test_new_rows_are_filled_as_in_training(tmp_path: Path) -> None:
     assert named["age missing"].tolist() == [1, 0]
     assert named["sex=missing"].tolist() == [1, 0]
     assert named["ward=missing"].tolist() == [0, 1]
-    dose: Any = next(column for column in features_of(data).columns if column.name == "dose")
-    assert named["dose"][0] == pytest.approx((dose.median - dose.mean) / dose.deviation)
+    dose: Any = next(column for column in features_of(data).columns if column["name"] == "dose")
+    assert named["dose"][0] == pytest.approx((dose["median"] - dose["mean"]) / dose["deviation"])
 
 
 def test_a_run_keeps_what_takes_the_place_of_missing_values(tmp_path: Path) -> None:

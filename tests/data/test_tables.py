@@ -49,7 +49,9 @@ def table(folder: Path, frame: pd.DataFrame = FRAME, name: str = "mine.csv", **o
 def test_a_column_of_splits_is_no_feature(tmp_path: Path) -> None:
     """A forgotten dataset.split would make features of it, and split the samples anew."""
     frame = FRAME.assign(part=np.array(["train", "test"])[(np.arange(N) % 4 == 3).astype(int)])
-    with pytest.raises(UserError, match=r"^column 'part' holds test, train: split=part splits by it; features="):
+    with pytest.raises(
+        UserError, match=r"^column 'part' looks like a split .test, train.: split=part splits by it; features="
+    ):
         table(tmp_path, frame)
     assert len(table(tmp_path, frame, split="part").federation.splits["val"]) == 0
     assert "part=test" in table(tmp_path, frame, features=["age", "part"]).federation.features.names
@@ -281,9 +283,9 @@ EMPTY = [np.nan, *range(1, N)]
         ({}, {"label": "qqqq"}, "label: no column 'qqqq'; there are hospital, age"),
         ({}, {"split": "part"}, "split: no column 'part'"),
         ({}, {"features": ["agee"]}, "features: no column 'agee'; did you mean age?"),
-        ({}, {"categorical": ["wards"]}, "categorical: no column 'wards'; did you mean ward?"),
-        ({}, {"categorical": ["y"]}, "categorical: column 'y' is no feature"),
-        ({}, {"features": ["age"], "categorical": ["ward"]}, "categorical: column 'ward' is no feature"),
+        ({}, {"categorical": ["wards"]}, "categorical: no feature 'wards'; did you mean ward?"),
+        ({}, {"categorical": ["y"]}, "categorical: no feature 'y'"),
+        ({}, {"features": ["age"], "categorical": ["ward"]}, "categorical: no feature 'ward'"),
         ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\], got 'age'"),
         ({}, {"features": []}, "features: no column is left beside label, client"),
         ({}, {"features": ["age", "age"]}, "features: it names age twice"),
@@ -426,7 +428,7 @@ def test_clients_of_a_csv_are_those_that_were_written(written: list[str], read: 
             {},
             "client: expected whole numbers or strings, got 1.0",
         ),
-        ({"Split": np.arange(N) % 3}, {}, r"column 'Split' looks like a split: split=Split splits by it"),
+        ({"Split": np.arange(N) % 3}, {}, r"column 'Split' looks like a split .0, 1, 2.: split=Split splits by it"),
         ({"train_test_split": np.arange(N) % 3}, {}, "column 'train_test_split' looks like a split"),
         ({"age": 2**62 + np.arange(N)}, {}, "column 'age': whole numbers beyond 2\\^53"),
         (

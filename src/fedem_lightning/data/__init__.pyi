@@ -7,7 +7,7 @@ from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
 from .own_datasets import TorchDataModule
-from .own_files import NpzDataModule, TableDataModule
+from .own_files import NpzDataModule
 from .own_folders import FLBenchDataModule, PFLlibDataModule
 from .population import MixturePopulation
 from .samples import Arrays, Domains, Windows
@@ -15,6 +15,7 @@ from .shifts import CropFlip, Shift
 from .splits import HoldOut, Split, Splitting
 from .synthetic import SyntheticMixture
 from .table_features import TableFeatures
+from .tables import TableDataModule
 from .text import TextDataModule
 
 __all__ = [

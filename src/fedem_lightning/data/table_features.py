@@ -1,85 +1,42 @@
-"""Features of a table: how its columns become the x of a model, in training and on new rows alike."""
+"""Features of a table: how its columns become the x of a model, in training and on new rows alike, by scikit-learn.
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+A word is a category's value as text: a string itself, a number without needless decimals ("3", "0.5"), or True, False.
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fedem_lightning.data.table_columns import MISSING, check_values, kind_of, named_missing, numbers, words
+from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.expected import given
 
+Kind = Literal["number", "category"]
+Fill = Literal["median"]
+NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+DATES = ("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period")
+"""What pandas' `infer_dtype` calls them."""
+EXACT = 2**53
+"""Up to here, float64 has all whole numbers."""
+MISSING = "missing"
+"""The category of a value that is missing, and the end of the name of an indicator."""
 MAX_CATEGORIES = 1000
 """Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
-
-Fill = Literal["median"]
-
-
-@dataclass(frozen=True)
-class NumberColumn:
-    """A column of numbers, which becomes one feature, (value - mean) / deviation, or two.
-
-    Args:
-        name: of the column.
-        mean, deviation, median: of the values that are there; the median takes the place of missing ones. None: none
-            may be missing.
-        indicator: whether a second feature is 1 where the value is missing, else 0.
-
-    """
-
-    name: str
-    mean: float
-    deviation: float
-    median: float | None = None
-    indicator: bool = False
-
-    @property
-    def features(self) -> list[str]:
-        """The features' names: the column's, and that of the indicator."""
-        return [self.name, f"{self.name} {MISSING}"] if self.indicator else [self.name]
-
-    def write(self, column: pd.Series, x: np.ndarray) -> None:
-        """Sets x float32 [n, 1 or 2], which holds zeros."""
-        there = column.notna().to_numpy()
-        values = np.full(len(column), self.mean if self.median is None else self.median)
-        values[there] = numbers(column[there])
-        with np.errstate(over="ignore"):  # seen below
-            x[:, 0] = (values - self.mean) / self.deviation
-        if self.indicator:
-            x[:, 1] = ~there
-        far = int((~np.isfinite(x)).sum())
-        require(far == 0, f"column {self.name!r}: {far} of {len(x)} rows are too far from the others, or infinite")
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A column of categories, which becomes a feature a value: 1 where the column has it. Other values get zeros."""
-
-    name: str
-    values: tuple[str, ...]
-
-    @property
-    def features(self) -> list[str]:
-        """The features' names, such as "sex=f"."""
-        return [f"{self.name}={value}" for value in self.values]
-
-    def write(self, column: pd.Series, x: np.ndarray) -> None:
-        """Sets x float32 [n, values], which holds zeros."""
-        where, _ = self.places(column)
-        known = np.flatnonzero(where >= 0)
-        x[known, where[known]] = 1.0
-
-    def places(self, column: pd.Series) -> tuple[np.ndarray, list[str]]:
-        """The index of each row's value among `values`, int64 [n], -1: none of them; and the values that are none."""
-        codes, found = words(named_missing(column))
-        place = {value: i for i, value in enumerate(self.values)}
-        if set(self.values) <= {"False", "True", MISSING}:  # also as other programs write them
-            others = {"False": ("false", "0"), "True": ("true", "1")}
-            place |= {word: i for value, i in place.items() for word in others.get(value, ())}
-        where = np.array([place.get(word, -1) for word in found], dtype=np.int64)
-        return where[codes], [word for word, i in zip(found, where, strict=True) if i < 0]
+AS_WRITTEN = {"false": "False", "0": "False", "true": "True", "1": "True"}
+"""Booleans as other programs write them."""
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
+DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
 
 
 @dataclass(frozen=True)
@@ -87,9 +44,10 @@ class TableFeatures:
     """How the columns of a table become features: numbers are standardised, categories one-hot.
 
     Args:
-        columns: the columns in the order of their features.
-        missing: what takes the place of a missing value: "median" of numbers, with a feature that says so where one was
-            missing among the rows learned from; of categories, a category of its own. None: no value may be missing.
+        columns: in the order of their features, "name" and "kind" of each. A "number" has "mean" and "deviation", and,
+            if it may be missing, the "median" that takes its place, and maybe "indicator": a second feature is 1
+            where it was missing. A "category" has "values": a feature each, 1 where the column has it.
+        missing: "median": missing numbers are filled, a missing category is one of the values. None: none may be.
 
     Example:
         >>> frame = pd.DataFrame({"age": [30, 50, 90], "sex": ["m", "f", "x"]})
@@ -101,7 +59,7 @@ class TableFeatures:
 
     """
 
-    columns: tuple[NumberColumn | CategoryColumn, ...]
+    columns: Sequence[Mapping[str, Any]]
     missing: Fill | None = None
 
     @classmethod
@@ -120,7 +78,7 @@ class TableFeatures:
             rows: bool [n], or the positions of the rows to learn from: the training samples of clients that train.
             columns: the columns that become features, in their order.
             categorical: those of them that are categories although they hold numbers.
-            missing: see `TableFeatures`.
+            missing: see `TableFeatures`; of numbers an indicator says where one was missing among `rows`.
 
         Raises:
             UserError: a column is missing, or cannot be a feature; a value is missing or infinite.
@@ -129,11 +87,29 @@ class TableFeatures:
         check_values(frame, columns, filled=missing is not None)
         part = frame.loc[:, list(columns)].iloc[rows]
         require(len(part) > 0, "features: expected at least one row to learn from")
-        found: list[NumberColumn | CategoryColumn] = []
-        for name in columns:
-            kind = kind_of(frame[name].dropna(), name in categorical)
-            found.append(_number(part[name], missing) if kind == "number" else _categories(part[name]))
-        return cls(tuple(found), missing)
+        kinds = {name: kind_of(frame[name].dropna(), name in categorical) for name in columns}
+        learned = _standardised(part[[name for name in columns if kinds[name] == "number"]], missing)
+        return cls([learned.get(name) or _category(part[name]) for name in columns], missing)
+
+    @cached_property
+    def _transformer(self) -> ColumnTransformer:
+        """The fitted transformer: all numbers, then all indicators, then all categories."""
+        numbers, categories = ([c for c in self.columns if c["kind"] == kind] for kind in ("number", "category"))
+        names = [c["name"] for c in numbers]
+        fill, scale, marks = SimpleImputer(), StandardScaler(), MissingIndicator(error_on_new=False)
+        values = [list(c["values"]) for c in categories]
+        words = OneHotEncoder(categories=values, handle_unknown="ignore", sparse_output=False)
+        parts = [("numbers", make_pipeline(fill, scale), names), ("missing", marks, names)]
+        made = ColumnTransformer([*parts, ("words", words, [c["name"] for c in categories])], sparse_threshold=0)
+        row = {c["name"]: [float(c["mean"]) if c["kind"] == "number" else c["values"][0]] for c in self.columns}
+        made.fit(pd.DataFrame(row))
+        if numbers:
+            fill, scale = (step for _, step in made.named_transformers_["numbers"].steps)
+            fill.statistics_ = np.array([float(c.get("median", c["mean"])) for c in numbers])
+            scale.mean_, scale.scale_ = (np.array([float(c[key]) for c in numbers]) for key in ("mean", "deviation"))
+            marks = made.named_transformers_["missing"]
+            marks.features_ = np.flatnonzero([bool(c.get("indicator")) for c in numbers])
+        return made
 
     def transform(self, frame: pd.DataFrame) -> np.ndarray:
         """The features of a table's rows, float32 [n, d]; columns that are no features may be there, or not.
@@ -143,54 +119,65 @@ class TableFeatures:
 
         """
         require(isinstance(frame, pd.DataFrame), f"table: expected a DataFrame, got {given(frame)}")
-        check_values(frame, [column.name for column in self.columns], filled=self.missing is not None)
-        x, start = np.zeros((len(frame), len(self.names)), dtype=np.float32), 0
-        for column in self.columns:
-            stop = start + len(column.features)
-            column.write(frame[column.name], x[:, start:stop])
-            start = stop
+        check_values(frame, [c["name"] for c in self.columns], filled=self.missing is not None)
+        if len(frame) == 0:  # scikit-learn refuses it
+            return np.zeros((0, len(self.names)), dtype=np.float32)
+        read = {c["name"]: _read(c, frame[c["name"]]) for c in self.columns}
+        with np.errstate(over="ignore"):  # seen below
+            x: np.ndarray = self._transformer.transform(pd.DataFrame(read)).astype(np.float32)[:, self._order()]
+        far = ~np.isfinite(x)
+        for i in np.flatnonzero(far.any(axis=0))[:1]:
+            said = f"{far[:, i].sum()} of {len(x)} rows are too far from the others"
+            raise UserError(f"column {self.names[i]!r}: {said}")
         return x
+
+    def _order(self) -> list[int]:
+        """Where the transformer puts each feature."""
+        order, number, mark = [], 0, sum(c["kind"] == "number" for c in self.columns)
+        word = mark + sum(bool(c.get("indicator")) for c in self.columns)
+        for column in self.columns:
+            if column["kind"] == "number":
+                order += [number, mark] if column.get("indicator") else [number]
+                number, mark = number + 1, mark + bool(column.get("indicator"))
+            else:
+                order += range(word, word + len(column["values"]))
+                word += len(column["values"])
+        return order
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """A line for each column with values that training did not know: new categories, or the first missing ones."""
         lines = []
         for column in self.columns:
-            gone = int(frame[column.name].isna().sum())
-            if isinstance(column, NumberColumn) and not column.indicator and gone:
-                said = f"column {column.name!r}: {gone} of {len(frame)} rows have no value, which training did not know"
-                lines.append(f"{said}; they get the median, {column.median:g}")
-            if isinstance(column, CategoryColumn):
-                where, odd = column.places(frame[column.name])
-                some = ", ".join(odd[:3]) + ", ..." * (len(odd) > 3)
-                n, known = int((where < 0).sum()), ", ".join(column.values[:5]) + ", ..." * (len(column.values) > 5)
-                said = f"column {column.name!r}: {n} of {len(frame)} rows have values that training did not know"
-                lines += [f"{said} ({some}; it knew {known}), and count as none of them"] * (n > 0)
+            values = frame[column["name"]]
+            if column["kind"] == "number":
+                odd, gone = [], int(values.isna().sum()) * (not column.get("indicator"))
+                said = f"no value, which training did not know; they get the median, {column.get('median', 0):g}"
+            else:
+                found = _read(column, values)
+                odd = found[~np.isin(found, column["values"])].tolist()
+                gone, some, knew = len(odd), _some(dict.fromkeys(odd), 3), _some(column["values"], 5)
+                said = f"values that training did not know ({some}; it knew {knew}), and count as none of them"
+            lines += [f"column {column['name']!r}: {gone} of {len(frame)} rows have {said}"] * (gone > 0)
         return lines
 
     @property
     def names(self) -> list[str]:
-        """Names of the d features, such as "age" and "sex=f"."""
-        return [name for column in self.columns for name in column.features]
+        """Names of the d features, such as "age", "age missing" and "sex=f"."""
+        return [f"{c['name']}{end}" for c in self.columns for end in _ends(c)]
 
     def summary(self) -> str:
         """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
-        widths = [len(column.values) for column in self.columns if isinstance(column, CategoryColumn)]
-        n = len(self.columns) - len(widths)
+        widths = [len(c["values"]) for c in self.columns if c["kind"] == "category"]
+        n, filled = len(self.columns) - len(widths), sum(bool(c.get("indicator")) for c in self.columns)
         parts = [f"{_counted(n, 'number')} standardised"] * (n > 0)
         parts += [f"{_counted(len(widths), 'column')} one-hot ({sum(widths)})"] * (len(widths) > 0)
-        filled = sum(isinstance(column, NumberColumn) and column.indicator for column in self.columns)
         parts += [f"{_counted(filled, 'column')} with missing values filled and marked"] * (filled > 0)
         return f"{_counted(len(self.names), 'feature')}: {', '.join(parts)}"
 
     def state(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
         filled = {} if self.missing is None else {"missing": self.missing}
-        columns = []
-        for column in self.columns:
-            said = {key: value for key, value in asdict(column).items() if value is not None and value is not False}
-            kind = "number" if isinstance(column, NumberColumn) else "category"
-            columns.append({"kind": kind, **{k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}})
-        return {"columns": columns, **filled}
+        return {"columns": [dict(column) for column in self.columns], **filled}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
@@ -201,42 +188,175 @@ class TableFeatures:
 
         """
         try:
-            columns = tuple(_column_from(dict(column)) for column in state["columns"])
-            return cls(columns, state.get("missing"))  # runs of earlier versions say nothing of missing values
-        except (KeyError, TypeError, ValueError) as error:
+            made = cls([dict(column) for column in state["columns"]], state.get("missing"))
+            assert made._transformer is not None
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
+        return made
 
 
-def _number(part: pd.Series, missing: Fill | None) -> NumberColumn:
-    values = numbers(part.dropna())
-    none = f"column {part.name!r}: missing in all {len(part)} training rows"
-    require(len(values) > 0, f"{none}; leave it out with features=[...]")
-    median = None if missing is None else float(np.median(values))
-    gone = len(values) < len(part)
-    if values.min() == values.max():  # rounding would make a small deviation of none
-        return NumberColumn(str(part.name), float(values[0]), 1.0, median, gone)
-    with np.errstate(over="ignore"):
-        mean, deviation = float(values.mean()), float(values.std())
-    fits = np.isfinite(mean) and np.isfinite(deviation) and deviation > 0
-    require(fits, f"column {part.name!r}: numbers of up to {np.abs(values).max():g} are too large or small to scale")
-    return NumberColumn(str(part.name), mean, deviation, median, gone)
+def _ends(column: Mapping[str, Any]) -> list[str]:
+    if column["kind"] == "number":
+        return ["", f" {MISSING}"] if column.get("indicator") else [""]
+    return [f"={value}" for value in column["values"]]
 
 
-def _categories(part: pd.Series) -> CategoryColumn:
-    _, found = words(named_missing(part))
-    many = f"column {part.name!r}: {len(found)} categories, more than {MAX_CATEGORIES}"
-    require(len(found) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
-    return CategoryColumn(str(part.name), tuple(dict.fromkeys(found)))
+def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[str, Any]]:
+    """What is learned of columns of numbers, by their names."""
+    if not len(part.columns):
+        return {}
+    gone = part.isna()
+    for name in part.columns[gone.all()]:
+        raise UserError(f"column {name!r}: missing in all {len(part)} training rows; leave it out with features=[...]")
+    values = pd.DataFrame({name: numbers(part[name]) for name in part})
+    with np.errstate(over="ignore", invalid="ignore"):  # seen below
+        scale = StandardScaler().fit(values)
+    for i in np.flatnonzero(~np.isfinite(scale.mean_ + scale.var_)):
+        largest = values.iloc[:, i].abs().max()
+        raise UserError(f"column {part.columns[i]!r}: numbers of up to {largest:g} are too large to scale")
+    found = {}
+    for name, mean, deviation in zip(part, scale.mean_.tolist(), scale.scale_.tolist(), strict=True):
+        found[name] = {"kind": "number", "name": str(name), "mean": mean, "deviation": deviation}
+        if missing is not None:
+            found[name]["median"] = float(values[name].median())
+            found[name] |= {"indicator": True} if gone[name].any() else {}
+    return found
+
+
+def _category(part: pd.Series) -> dict[str, Any]:
+    """What is learned of a column of categories: its words, numbers by size before strings by alphabet."""
+    distinct = part.astype(object).where(part.notna(), MISSING).unique()
+    many = f"column {part.name!r}: {len(distinct)} categories, more than {MAX_CATEGORIES}"
+    require(len(distinct) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
+    return {"kind": "category", "name": str(part.name), "values": ordered_words(str(part.name), distinct)}
+
+
+def ordered_words(name: str, distinct: Iterable[Any]) -> list[str]:
+    """Different values of a column as words, in the order of the values: numbers by size, then strings by alphabet."""
+    values = sorted(distinct, key=lambda value: (isinstance(value, str), value))
+    return checked_names(f"column {name!r}", list(dict.fromkeys(_word(name, value) for value in values)))
+
+
+def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False, way_out: str = "") -> None:
+    """Looks for these columns, and for values that are missing or infinite.
+
+    Args:
+        frame: the table.
+        names: of the columns.
+        filled: whether values may be missing, because they are filled in later.
+        way_out: ends the line about missing values.
+
+    Raises:
+        UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
+            rows of which columns.
+
+    """
+    there = Counter(frame.columns)
+    for name in names:
+        if not there[name]:
+            near = difflib.get_close_matches(str(name), [str(column) for column in there], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"column {name!r}: the table has none of this name{hint}")
+        require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
+    part = frame[list(names)]
+    shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in part.isna().sum().items() if n)
+    said = f"missing values: column {shown}; fill them in, or leave out these rows or columns{way_out}"
+    require(filled or not shown, said)
+    for name, n in np.isinf(part.select_dtypes("floating")).sum().items():
+        said = f"column {name!r}: {n} of {len(part)} rows are infinite"
+        require(n == 0, f"{said}; correct them, or leave out these rows or the column")
+
+
+def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -> Kind:
+    """Whether a column without missing values holds numbers, or categories: strings, booleans, pandas categories.
+
+    Args:
+        column: the column; its name stands in errors.
+        as_category: it is said to hold categories: numbers, and strings that look like numbers or dates, may be some.
+        label: it holds labels, which sets what errors advise.
+
+    Raises:
+        UserError: it holds dates, lists, or numbers beside other words.
+
+    """
+    said = f"column {column.name!r} holds"
+    way_out = "take another label" if label else "leave it out with features=[...]"
+    category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
+    values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    inferred = pd.api.types.infer_dtype(values, skipna=False)
+    require(inferred not in DATES, f"{said} dates; make numbers of them, such as days since the first, or {way_out}")
+    if inferred in NUMBERS:
+        return "category" if category else "number"
+    odd = sorted({type(value).__name__ for value in values}) if inferred not in ("string", "boolean") else []
+    fits = not odd or (category and {*odd} <= {"str", "int", "float"})
+    require(fits, f"{said} values of the type{'s' * (len(odd) > 1)} {', '.join(odd)}; save one type, or {way_out}")
+    if inferred == "string" and not category:
+        known_as = "say task=classification" if label else "name it in categorical=[...]"
+        _check_strings(said, values.unique().tolist(), f"{known_as}, or {way_out}")
+    return "category"
+
+
+def _check_strings(said: str, distinct: list[str], way_out: str) -> None:
+    """Raises UserError if strings look like numbers or dates in part or altogether; `distinct` are all of them."""
+    for form, what in ((DECIMAL_COMMA, "numbers with a decimal comma"), (DATE, "dates")):
+        alike = all(form.fullmatch(word) for word in distinct)
+        require(not alike, f"{said} {what}, such as {distinct[0]}; make numbers of them, or {way_out}")
+    known = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
+    if known.any() and not known.all():
+        other = distinct[int(known.argmin())]
+        raise UserError(f"{said} numbers and other words, such as {other!r}; correct it, or {way_out}")
+
+
+def numbers(column: pd.Series) -> np.ndarray:
+    """The values as float64 [n], NaN where they are missing.
+
+    Raises:
+        UserError: one is no number, or a whole one that float64 does not have.
+
+    """
+    there = column.dropna()
+    inferred = pd.api.types.infer_dtype(there, skipna=False)
+    if len(there) and inferred not in (*NUMBERS, "boolean"):
+        odd = next(v for v in there.astype(object) if not isinstance(v, (int, float, np.number)))
+        raise UserError(f"column {column.name!r}: expected numbers, got {odd!r}")
+    exact = inferred != "integer" or there.abs().max() <= EXACT
+    require(exact, f"column {column.name!r}: whole numbers beyond 2^53, of which neighbours would become one value")
+    return column.to_numpy(np.float64, na_value=np.nan)
+
+
+def words(column: pd.Series) -> np.ndarray:
+    """The values as words, objects [n]; `MISSING` where they are missing.
+
+    Raises:
+        UserError: a value is neither a string, nor a number, nor a boolean.
+
+    """
+    named = column.astype(object).where(column.notna(), MISSING)
+    return named.map(lambda value: _word(str(column.name), value)).to_numpy(object)
+
+
+def _word(name: str, value: Any) -> str:
+    simple = isinstance(value, (str, int, float, np.number, np.bool_))
+    require(simple, f"column {name!r}: expected strings, numbers or booleans, got {value!r}")
+    if isinstance(value, (float, np.floating)):
+        exact = abs(value) < EXACT
+        require(exact, f"column {name!r}: {value!r} may stand for several whole numbers; write text")
+        return str(int(value)) if value == np.trunc(value) else repr(float(value))
+    return str(value)
+
+
+def _read(column: Mapping[str, Any], values: pd.Series) -> np.ndarray:
+    """A column as the transformer takes it: float64 [n], or words [n]."""
+    if column["kind"] == "number":
+        return numbers(values)
+    found, booleans = words(values), {*column["values"]} <= {"False", "True", MISSING}
+    return np.array([AS_WRITTEN.get(word, word) for word in found], dtype=object) if booleans else found
+
+
+def _some(names: Iterable[str], most: int) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + ", ..." * (len(listed) > most)
 
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
-
-
-def _column_from(state: dict[str, Any]) -> NumberColumn | CategoryColumn:
-    if state["kind"] == "number":
-        median = state.get("median")
-        numbers_ = (float(state["mean"]), float(state["deviation"]), None if median is None else float(median))
-        return NumberColumn(str(state["name"]), *numbers_, bool(state.get("indicator", False)))
-    require(state["kind"] == "category", f"features: unknown kind {state['kind']!r} of column {state['name']!r}")
-    return CategoryColumn(str(state["name"]), tuple(str(value) for value in state["values"]))

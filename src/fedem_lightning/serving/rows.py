@@ -19,7 +19,8 @@ from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.data.table_columns import check_values, numbers, strings_or_whole, words
+from fedem_lightning.data.table_features import check_values, numbers, words
+from fedem_lightning.data.tables import strings_or_whole
 from fedem_lightning.errors import UserError, require
 
 
@@ -107,7 +108,7 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
         there = f"{option}: {path} has no column {given}, only {_some(list(frame.columns))}"
         require(given is None or given in frame.columns, there)
     require(client != label, f"--client-column: the column {client} holds the labels")
-    features = [] if schema.features is None else [column.name for column in schema.features.columns]
+    features = [] if schema.features is None else [column["name"] for column in schema.features.columns]
     known = {"client": client, "y": label, "split": schema.columns.get("split", "split")}
     known = {what: name for what, name in known.items() if name in frame.columns and name not in features}
     read = {what: name for what, name in known.items() if what != "y" or labelled}
@@ -116,8 +117,7 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
     if "y" in read and schema.classes is None:
         found["y"] = numbers(frame[label])
     elif "y" in read:  # names of classes, as in training
-        codes, classes = words(frame[label])
-        found["y"] = np.array(classes)[codes]
+        found["y"] = words(frame[label]).astype(str)
     x = _features(frame.drop(columns=list(known.values())), schema, frame)
     return {**found, "x": x, "names": None, "label": f"a column {label}", "missing": f"a column {client}"}
 
