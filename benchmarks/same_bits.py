@@ -123,8 +123,6 @@ def runs() -> dict[str, list[str]]:
     rows["backbone lstm"] = [*TEXT, "algorithm=fedem"]
     rows["backbone mlp"] = [*DIGITS, "algorithm=fedem"]
     rows["augmentation"] = [*COLOUR, "backbone=lenet"]  # cifar10 has crop_flip
-    rows["population"] = ["+experiment=population", "dataset.n_clients=40", "dataset.dimension=5"]
-    rows["population"] += ["algorithm.participation=10", "algorithm.scored_clients=12"]
     for name in ("farthest", "shared"):
         rows[f"initialization {name}"] = [*SYNTHETIC, f"algorithm.initialization={name}", UNSEEN]
     rows["initialization greedy"] = [*SYNTHETIC, "algorithm=hypcluster", "algorithm.initialization=greedy"]

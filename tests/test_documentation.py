@@ -50,7 +50,7 @@ LANGUAGES = {"", "bash", "csv", "python", "text", "toml", "yaml"}
 STARTS = re.compile(
     r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "
 )
-SMALL = {name: runs.SMALL[name] for name in ("synthetic", "population", "density", "digits")} | {"npz": [], "table": []}
+SMALL = {name: runs.SMALL[name] for name in ("synthetic", "density", "digits")} | {"npz": [], "table": []}
 """What shortens a run, by data set; one that is not here needs files, and is only composed."""
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
@@ -439,6 +439,11 @@ def test_the_example_of_a_method_runs(
     out = capsys.readouterr().out
     assert all(text in out for text in ("FedAvg  mean", "MyDitto mean"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_example_of_many_clients_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run_example("million_clients", ["--clients", "60", "--rounds", "3"], monkeypatch)
+    assert "test accuracy of 30 new clients: " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -14,8 +14,6 @@ from fedem_lightning import (
     Digits,
     FedAvg,
     FederatedDataModule,
-    MixturePopulation,
-    NpzDataModule,
     SyntheticMixture,
     TextDataModule,
     UserError,
@@ -63,7 +61,6 @@ def test_a_digest_is_the_hash_of_the_bytes_in_any_memory_order() -> None:
 
 MODULES: dict[str, Callable[[int], FederatedDataModule]] = {
     "synthetic": lambda seed: SyntheticMixture(n_clients=3, dimension=4, test_size=5, seed=seed),
-    "population": lambda seed: MixturePopulation(n_clients=9, dimension=4, seed=2**31 + seed),
     "density": lambda seed: DensityDataModule(n_clients=4, n_samples=5, test_size=5, seed=seed),
     "digits": lambda seed: Digits(n_clients=5, seed=seed),
 }
@@ -83,13 +80,6 @@ def test_text_and_the_length_of_its_windows_enter(tmp_path: Path) -> None:
     (tmp_path / "play.txt").write_text("HAMLET. " + "To be. Or bot. " * 20)
     digests.add(TextDataModule(tmp_path, window=5).federation.digest())
     assert len(digests) == 3
-
-
-def test_a_mapped_file_has_the_digest_of_the_read_one(tmp_path: Path) -> None:
-    n = 40_000
-    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((n, 8)), y=np.arange(n) % 2, client=np.arange(n) % 3)
-    read, mapped = (NpzDataModule(tmp_path / "a.npz", mmap=mmap).federation.digest() for mmap in (False, True))
-    assert read == mapped
 
 
 def test_other_samples_have_another_digest_and_a_moved_federation_the_same() -> None:

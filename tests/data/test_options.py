@@ -12,9 +12,7 @@ from fedem_lightning import (
     DensityDataModule,
     Digits,
     FederatedDataModule,
-    FLBenchDataModule,
     ImageDataModule,
-    MixturePopulation,
     NpzDataModule,
     PFLlibDataModule,
     SyntheticMixture,
@@ -29,20 +27,18 @@ HELD_OUT = "unseen_fraction unseen seed"
 SPLIT = f"{HELD_OUT} fractions"
 DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
 TASK = "task n_classes noise_scale label_smoothing class_weights"
-IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains mmap"
+IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"
 TABLE = "path label client features categorical missing split"
 KEYWORDS: dict[Any, str] = {
     SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",
     DensityDataModule: f"n_clients n_symbols n_samples n_val test_size shifted {HELD_OUT}",
-    MixturePopulation: f"n_clients n_components dimension samples alpha noise {HELD_OUT}",
     Digits: f"n_clients alpha n_groups {SPLIT}",
     TextDataModule: f"path data_dir window stride min_sentences n_clients printable char_weights {SPLIT}",
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
-    NpzDataModule: f"path mmap {TASK} {DEALT}",
+    NpzDataModule: f"path {TASK} {DEALT}",
     TableDataModule: f"{TABLE} {TASK} {DEALT}",
     TorchDataModule: f"data test val client columns {TASK} {DEALT}",
     PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
-    FLBenchDataModule: f"path shape val_fraction n_clients {TASK} {HELD_OUT}",
     FederatedDataModule.from_arrays: f"x y client split names domain coarse {TASK} {DEALT}",
 }
 
@@ -62,7 +58,7 @@ def test_an_option_has_the_same_range_and_default_everywhere() -> None:
     groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
     own: dict[Any, tuple[str, ...]] = {TableDataModule: ("partition", "task"), TextDataModule: ("n_clients",)}
-    folders = (PFLlibDataModule, FLBenchDataModule)
+    folders = (PFLlibDataModule,)
     own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
     for kind in (ImageDataModule, TextDataModule, *own_kinds):
         for name, setting in parameters(kind).known.items():

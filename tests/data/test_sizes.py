@@ -15,13 +15,11 @@ from fedem_lightning import (
     Digits,
     FedEM,
     FedFOMO,
-    MixturePopulation,
     SyntheticMixture,
     TableDataModule,
     Topology,
     UserError,
 )
-from fedem_lightning.data.describe import describe
 from fedem_lightning.data.partitions import Labels, dirichlet, quantity_skew
 from fedem_lightning.models.components import make_components
 
@@ -46,8 +44,6 @@ TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DensityDataModule(n_symbols=10**7),
         "n_symbols: distributions of 10000000 symbols",
     ),
-    "a population of 1e12": (lambda: MixturePopulation(n_clients=10**12), "n_clients: 1000000000000 clients and their"),
-    "a client of 1e12": (lambda: MixturePopulation(samples=(10**12, 0, 0)), "samples: a client with 1000000000000"),
     "digits, 1e9 clients": (lambda: Digits(n_clients=10**9), "n_clients: 1797 samples are too few for 1000000000"),
     "dirichlet, more clients than samples": (
         lambda: dirichlet(LABELS, 0, 10**9, 1.0, min_samples=0),
@@ -77,14 +73,6 @@ def test_what_is_too_large_is_refused_at_once(case: str) -> None:
     with pytest.raises(UserError, match=f"^{line}"):
         make()
     assert time.perf_counter() - start < 5
-
-
-def test_a_large_population_is_described_by_its_first_clients() -> None:
-    start = time.perf_counter()
-    facts = describe(MixturePopulation(n_clients=10**7).federation)
-    assert time.perf_counter() - start < 15
-    assert (facts["clients"], facts["samples"]) == (10**7, 50 * 10**7)
-    assert facts["classes and heterogeneity"] == "those of the first 1000 clients"
 
 
 def test_a_header_of_a_million_columns_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from fedem_lightning import (
     Digits,
     FederatedDataModule,
     ImageDataModule,
-    MixturePopulation,
     NpzDataModule,
     SyntheticMixture,
     TableDataModule,
@@ -90,7 +89,6 @@ SETS = {
     "digits": (lambda folder, **options: Digits(n_clients=4, **options), "3"),
     "density": (lambda folder, **options: DensityDataModule(n_clients=4, n_symbols=9, **options), "1"),
     "synthetic": (lambda folder, **o: SyntheticMixture(n_clients=3, dimension=2, test_size=5, **o), "0"),
-    "population": (lambda folder, **options: MixturePopulation(n_clients=50, dimension=2, **options), "47"),
 }
 
 
@@ -125,11 +123,6 @@ def test_the_bits_of_a_run_are_those_of_the_share(tmp_path: Path) -> None:
     assert figures(tmp_path / "drawn") == figures(tmp_path / "named")
     tables = [(tmp_path / folder / "clients.parquet").read_bytes() for folder in ("drawn", "named")]
     assert tables[0] == tables[1]
-
-
-def test_a_name_in_a_population_is_looked_for_among_its_first() -> None:
-    with pytest.raises(UserError, match=r"no client is named none; there are 0, 1, 2, \.\.\.$"):
-        MixturePopulation(n_clients=100_000, dimension=2, unseen=["none"])
 
 
 @pytest.mark.parametrize("name", [*SETS, "table"])

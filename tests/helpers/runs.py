@@ -90,19 +90,12 @@ def make_run(
 
 SMALL = {  # what makes each data set small
     "synthetic": ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9"],
-    "population": [
-        "dataset.n_clients=40",
-        "dataset.dimension=5",
-        "algorithm.participation=10",
-        "algorithm.scored_clients=12",
-    ],
     "density": ["dataset.n_clients=6", "dataset.n_samples=20", "dataset.test_size=30"],
     "digits": ["dataset.n_clients=5"],
     "npz": ["dataset.path={files}/arrays.npz"],
     "torch": ["dataset.data._target_=helpers.federations.torch_clients"],
     "hub": ["dataset.path={files}/texts.parquet", "dataset.label=y", "dataset.client=user"],
     "pfllib": ["dataset.path={files}/pfllib"],
-    "flbench": ["dataset.path={files}/flbench"],
     "table": ["dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=hospital"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],
     **{

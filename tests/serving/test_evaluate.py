@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, mean_absolute_error, r2_score, roc_auc_score
 
 from fedem_lightning import FedEM, FederatedDataModule, NpzDataModule, load, load_clients
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main
 from fedem_lightning.evaluation.summaries import summarize_table

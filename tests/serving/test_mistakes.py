@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.own_files import ARRAYS
 from helpers.runs import snapshot
 from helpers.serving import refused

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedem_lightning import load, load_clients
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main

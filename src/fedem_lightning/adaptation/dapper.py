@@ -16,7 +16,7 @@ from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.samples import Arrays, Joined, as_tensor
 from fedem_lightning.data.splits import Positions
 from fedem_lightning.errors import UserError, require

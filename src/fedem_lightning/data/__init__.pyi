@@ -8,8 +8,7 @@ from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
 from .own_datasets import TorchDataModule
 from .own_files import NpzDataModule
-from .own_folders import FLBenchDataModule, PFLlibDataModule
-from .population import MixturePopulation
+from .own_folders import PFLlibDataModule
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift
 from .splits import HoldOut, Split, Splitting
@@ -26,13 +25,11 @@ __all__ = [
     "DensityDataModule",
     "Digits",
     "Domains",
-    "FLBenchDataModule",
     "FederatedDataModule",
     "Federation",
     "HoldOut",
     "HubDataModule",
     "ImageDataModule",
-    "MixturePopulation",
     "NpzDataModule",
     "PFLlibDataModule",
     "Shift",

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from fedem_lightning.data.concepts import concept_difference
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.fields import Fields
 from fedem_lightning.data.labels import has_several
@@ -80,9 +79,6 @@ def describe(federation: Federation) -> dict[str, Any]:
         )
         if len(own) < federation.n_clients:
             facts["classes and heterogeneity"] = f"those of the first {len(own)} clients"
-    difference = concept_difference(federation)
-    if difference is not None:
-        facts["concept difference"] = str(difference)
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     if federation.domains is not None:

@@ -13,7 +13,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.fields import Fields
 from fedem_lightning.data.samples import Arrays, Domains, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
-from fedem_lightning.data.splits import Positions, Split, splits_by_client
+from fedem_lightning.data.splits import Positions, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.tasks import Task
@@ -163,10 +163,7 @@ class Federation:
 
     def with_part(self, clients: Tensor, fraction: float, seed: int) -> "Federation":
         """The federation in which `clients` have only a subset of their training samples."""
-        split = self.splits["train"]
-        require(isinstance(split, Split), "algorithm.personalize_fraction: generated populations have no parts")
-        assert isinstance(split, Split)
-        return self._with(splits={**self.splits, "train": split.thinned(clients, fraction, seed)})
+        return self._with(splits={**self.splits, "train": self.splits["train"].thinned(clients, fraction, seed)})
 
     def with_samples(self, samples: Samples) -> "Federation":
         """The federation with other samples at its positions, or with additional samples after them."""

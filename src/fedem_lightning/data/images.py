@@ -41,7 +41,6 @@ class ImageDataModule(FederatedDataModule):
         augmentation: of training batches.
         domains: name of a domain -> regular expression for the start of its clients' names, for `Agnostic`.
         label_smoothing: in [0, 1), see `Classification`.
-        mmap: whether the images are mapped from the file instead of read.
         options: those of `Dealing`, `Shift` and `Splitting`.
 
     Raises:
@@ -64,12 +63,11 @@ class ImageDataModule(FederatedDataModule):
         augmentation: Augmentation | None = None,
         domains: Mapping[str, str] | None = None,
         label_smoothing: BelowOne = 0.0,
-        mmap: bool = False,
         **options: Annotated[Any, Dealing, Shift, Splitting],
     ) -> None:
         dealt_by = {"partition": partition, "n_clients": n_clients}
         dealing, shift, splitting = grouped(dealt_by | options, Dealing, Shift, Splitting)
-        arrays, origin = load_arrays(name, path, data_dir, mmap)
+        arrays, origin = load_arrays(name, path, data_dir)
         x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
         dealt = _deal_share(labels, sample_fraction, dealing, splitting.seed)
         y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}

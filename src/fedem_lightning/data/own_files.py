@@ -12,7 +12,7 @@ import numpy as np
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.schema import Schema
@@ -29,7 +29,6 @@ class NpzDataModule(FederatedDataModule):
 
     Args:
         path: the .npz file.
-        mmap: map the arrays from the file instead of reading them.
         options: those of `TaskOptions`, `Dealing` and `Splitting`.
 
     Raises:
@@ -37,12 +36,10 @@ class NpzDataModule(FederatedDataModule):
 
     """
 
-    def __init__(
-        self, path: str | Path | None, *, mmap: bool = False, **options: Annotated[Any, TaskOptions, Dealing, Splitting]
-    ) -> None:
+    def __init__(self, path: str | Path | None, **options: Annotated[Any, TaskOptions, Dealing, Splitting]) -> None:
         task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
         require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
-        arrays = read_npz(Path(str(path)).expanduser(), ARRAYS, mmap)
+        arrays = read_npz(Path(str(path)).expanduser(), ARRAYS)
         needed = ("x", "y", "client") if dealing.partition == "natural" else ("x", "y")
         missing = [name for name in needed if name not in arrays]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"

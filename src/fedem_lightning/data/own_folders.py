@@ -1,21 +1,23 @@
-"""Federations that other libraries have dealt: `dataset=pfllib dataset.path=FOLDER` and `dataset=flbench`."""
+"""Federations that PFLlib has dealt: `dataset=pfllib dataset.path=FOLDER`."""
 
-import math
-from collections.abc import Sequence
+import pickle
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
+from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.formats.libraries import read_flbench, read_pfllib
+from fedem_lightning.data.formats import files_in, reading
+from fedem_lightning.data.gathering import Part, checked, joined
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.splits import HoldOut, Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.ranges import BelowOne, PositiveInt, ShareOrNumber
+from fedem_lightning.settings.ranges import BelowOne, ShareOrNumber
 
 
 class PFLlibDataModule(FederatedDataModule):
@@ -41,63 +43,88 @@ class PFLlibDataModule(FederatedDataModule):
         **options: Annotated[Any, TaskOptions, HoldOut],
     ) -> None:
         task, hold_out = grouped(options, TaskOptions, HoldOut)
-        folder = _folder(path, "PFLlib/dataset/MNIST")
-        arrays = read_pfllib(folder)
-        super().__init__(_federation(arrays, folder, val_fraction, n_clients, task, hold_out))
+        require(path is not None, "path: expected a folder, e.g. path=PFLlib/dataset/MNIST")
+        folder = Path(str(path)).expanduser()
+        own = read_pfllib(folder)
+        splitting = Splitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
+        if val_fraction > 0:
+            train = np.flatnonzero(own.split == 0)
+            own.split[train] = splitting.split(own.client[train])
+        dealing = Dealing(n_clients=n_clients)
+        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
 
 
-class FLBenchDataModule(FederatedDataModule):
-    """Reads a data set of FL-bench: a folder with data.npy, targets.npy and partition.pkl.
-
-    Args:
-        path: the folder.
-        shape: of a sample; None: that of data.npy. FL-bench keeps FEMNIST flat: [1, 28, 28] makes it images.
-        val_fraction: share of each client's training samples that are for validation instead.
-        n_clients: up to 1 the share of the clients to keep, from 2 on their number; None: all.
-        options: those of `TaskOptions` and `HoldOut`.
+def read_pfllib(folder: Path) -> OwnArrays:
+    """The samples of train/0.npz, test/0.npz, ...: first those for training client by client, then those for testing.
 
     Raises:
-        UserError: a file is missing or broken, or its pickle asks for more than arrays; no code of it runs.
+        UserError: a file is missing or broken, or asks for code; samples do not fit together, or a client has none.
 
     """
-
-    def __init__(
-        self,
-        path: str | Path | None,
-        *,
-        shape: Sequence[PositiveInt] | None = None,
-        val_fraction: BelowOne = 0.0,
-        n_clients: ShareOrNumber | None = None,
-        **options: Annotated[Any, TaskOptions, HoldOut],
-    ) -> None:
-        task, hold_out = grouped(options, TaskOptions, HoldOut)
-        folder = _folder(path, "FL-bench/data/femnist")
-        arrays = read_flbench(folder)
-        if shape is not None:
-            has = arrays["x"].shape[1:]
-            require(math.prod(shape) == math.prod(has), f"shape: {list(shape)} does not fit samples of {list(has)}")
-            arrays["x"] = arrays["x"].reshape(-1, *shape)
-        super().__init__(_federation(arrays, folder, val_fraction, n_clients, task, hold_out))
+    found = {part: {file.stem: file for file in files_in(folder / part, ".npz")} for part in ("train", "test")}
+    expected = "expected PFLlib's folder of a data set, with a file for each client in train and in test"
+    require(bool(found["train"]), f"path: no .npz file in {folder / 'train'}; {expected}")
+    for part, other in (("train", "test"), ("test", "train")):
+        alone = sorted(found[part].keys() - found[other].keys())
+        require(not alone, f"path: {folder / other} lacks {', '.join(alone[:3])}.npz, which {part} has")
+    names = sorted(found["train"], key=lambda name: (int(name) if name.isdecimal() else np.inf, name))
+    parts = [_client(found[part][name]) for part in ("train", "test") for name in names]
+    counts = [len(part.y) for part in parts]
+    return OwnArrays(
+        joined("x", parts),
+        joined("y", parts),
+        np.repeat(np.tile(np.arange(len(names)), 2), counts),
+        np.repeat(np.repeat(np.array([0, 2], dtype=np.int8), len(names)), counts),
+        np.array(names),
+    )
 
 
-def _folder(path: str | Path | None, example: str) -> Path:
-    require(path is not None, f"path: expected a folder, e.g. path={example}")
-    return Path(str(path)).expanduser()
+def _client(file: Path) -> Part:
+    """The dictionary x, y that NumPy has pickled under `data`."""
+    said = f"path: {file}"
+    with reading(file, "PFLlib's file of a client: data, a dictionary x, y of arrays"):
+        with zipfile.ZipFile(file) as archive, archive.open("data.npy") as opened:
+            np.lib.format.read_magic(opened)
+            np.lib.format.read_array_header_1_0(opened)
+            content = _Arrays(opened).load().value
+        x, y = (
+            as_array(f"path: {file}: {name}", getattr(content[name], "value", content[name])) for name in ("x", "y")
+        )
+    return checked(Part(said, as_array(f"{said}: x", x), as_array(f"{said}: y", y)))
 
 
-def _federation(
-    arrays: dict[str, np.ndarray],
-    folder: Path,
-    val_fraction: float,
-    n_clients: ShareOrNumber | None,
-    task: TaskOptions,
-    hold_out: HoldOut,
-) -> Federation:
-    """The federation of the arrays x, y, client, names and split."""
-    splitting = Splitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
-    split, client = arrays["split"], arrays["client"]
-    if val_fraction > 0:
-        train = np.flatnonzero(split == 0)
-        split[train] = splitting.split(client[train])
-    own = OwnArrays(arrays["x"], arrays["y"], client, split, arrays["names"])
-    return checked_federation(own, task, Dealing(n_clients=n_clients), splitting, notes={"source": str(folder)})
+class _Dtype:
+    """Stands for the type of a pickled array."""
+
+    order = "="
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+
+class _Array:
+    """Stands for a pickled array; NumPy's own code would trust what the file says of types and of memory."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, content = state
+        if dtype.code.startswith("O"):
+            self.value = content[0]
+        else:
+            flat = np.frombuffer(content, np.dtype(dtype.order + dtype.code))
+            self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class _Arrays(pickle.Unpickler):
+    """Makes dictionaries, lists, numbers and arrays; nothing that a file names is called."""
+
+    MAKERS: Mapping[str, Any] = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Array}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] != "numpy" or name not in self.MAKERS:
+            raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which is no part of an array")
+        return self.MAKERS[name]

@@ -4,9 +4,8 @@ The module imports nothing slow; readers are imported where they are needed.
 """
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import write_arrays
@@ -15,34 +14,34 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Facts about a data set that is known by name."""
 
     about: str
     n_classes: int
     arrays: tuple[str, ...]  # arrays that its .npz must have
+    size: str  # of the download
     hub: str | None = None  # repository on the Hugging Face hub; None: torchvision downloads it
-    size: str = ""  # size of the download
+    mark: str | None = None  # a folder by which torchvision's is recognised
 
 
 SOURCES = {
-    "femnist": Source("handwritten characters by writer", 62, ("x", "y", "client"), "flwrlabs/femnist", "200 MB"),
-    "emnist": Source("handwritten characters, byclass", 62, ("x", "y"), size="560 MB"),
-    "mnist": Source("handwritten digits", 10, ("x", "y"), size="12 MB"),
-    "cifar10": Source("colour images", 10, ("x", "y"), size="170 MB"),
-    "cifar100": Source("colour images with coarse labels", 100, ("x", "y", "coarse"), size="170 MB"),
+    "femnist": Source("handwritten characters by writer", 62, ("x", "y", "client"), "200 MB", "flwrlabs/femnist"),
+    "emnist": Source("handwritten characters, byclass", 62, ("x", "y"), "560 MB", mark="EMNIST/raw"),
+    "mnist": Source("handwritten digits", 10, ("x", "y"), "12 MB", mark="MNIST/raw"),
+    "cifar10": Source("colour images", 10, ("x", "y"), "170 MB", mark="cifar-10-batches-py"),
+    "cifar100": Source(
+        "colour images with coarse labels", 100, ("x", "y", "coarse"), "170 MB", mark="cifar-100-python"
+    ),
     "shakespeare": Source(
-        "plays by role, next character", 0, ("text", "client", "client_names"), "flwrlabs/shakespeare", "506 MB"
+        "plays by role, next character", 0, ("text", "client", "client_names"), "506 MB", "flwrlabs/shakespeare"
     ),
 }
-MARKS = {
-    "emnist": "EMNIST/raw",
-    "mnist": "MNIST/raw",
-    "cifar10": "cifar-10-batches-py",
-    "cifar100": "cifar-100-python",
-}
-"""A file or folder by which torchvision's folder of each data set is recognised."""
+SUPERCLASSES = [
+    ord(letter) - ord("A")
+    for letter in "EBOIAGHHSDDOJSHLDJHLGLFKHGNPDPALBKMOQJLFFTIIPNORSKQERECARESRKDCMMQMBJTCKABQMJNPNQTCEGTFFITSBCPGARION"
+]
+"""CIFAR-100's superclass of each of its classes, in the order of their names; torchvision leaves them out."""
 IMAGES = ("x", "y", "client", "names", "client_names", "coarse", "split")
 TEXT = ("text", "client", "client_names", "piece")
 """Arrays that an .npz may have. The official split is kept in it, and not used."""
@@ -50,22 +49,19 @@ TEXT = ("text", "client", "client_names", "piece")
 
 def kept_copy(name: str, folder: Path) -> Path | None:
     """The path of a copy of the data set under `folder`; None if there is no copy."""
-    places = [folder / f"{name}.npz", folder / name]
-    if name in MARKS and (folder / MARKS[name]).is_dir():
+    places, mark = [folder / f"{name}.npz", folder / name], SOURCES[name].mark
+    if mark is not None and (folder / mark).is_dir():
         places.append(folder)
     return next((place for place in places if place.exists()), None)
 
 
-def load_arrays(
-    name: str, path: str | Path | None, data_dir: str | Path, mmap: bool = False
-) -> "tuple[dict[str, np.ndarray], str]":
+def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tuple[dict[str, np.ndarray], str]":
     """Loads the arrays of a data set (see `formats`); returns them with their source.
 
     Args:
         name: one of `SOURCES`.
         path: the user's file or folder; None: a copy in `data_dir`, or else a download into it.
         data_dir: folder of copies, NAME.npz.
-        mmap: map large arrays from the file.
 
     Raises:
         UserError: the data is missing and cannot be downloaded, is broken, or is not this data set.
@@ -77,29 +73,22 @@ def load_arrays(
         require(found.exists(), f"path: no file or folder {found}")
     else:
         found = kept_copy(name, folder) or fetch(name, folder)
-    arrays = read_arrays(name, found, mmap)
+    arrays = read_arrays(name, found)
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
     require(not missing, f"path: {found} lacks {', '.join(missing)}, which {name} needs")
     return arrays, str(found)
 
 
-def read_arrays(name: str, path: Path, mmap: bool = False) -> "dict[str, np.ndarray]":
+def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
     """Reads the data set at `path` in any of its formats."""
-    text = "text" in SOURCES[name].arrays
+    text, mark = "text" in SOURCES[name].arrays, SOURCES[name].mark
+    from fedem_lightning.data.formats import leaf, plays, read_npz
+
     if path.suffix == ".npz":
-        from fedem_lightning.data.formats.npz import read_npz
-
-        return read_npz(path, TEXT if text else IMAGES, mmap)
-    require(not mmap, f"mmap: only an .npz file can be mapped, not {path}")
-    if name in MARKS and path.is_dir() and (path / MARKS[name]).is_dir():
-        from fedem_lightning.data.formats.torchvision import read_torchvision
-
+        return read_npz(path, TEXT if text else IMAGES)
+    if mark is not None and (path / mark).is_dir():
         return read_torchvision(name, path)
-    from fedem_lightning.data.formats import leaf, plays
-
-    inside = (
-        {path.suffix.lower()} if path.is_file() else {file.suffix.lower() for file in path.rglob("*") if file.is_file()}
-    )
+    inside = {file.suffix.lower() for file in ([path] if path.is_file() else path.rglob("*"))}
     if ".json" in inside:
         return leaf.read_leaf_text(path) if text else leaf.read_leaf_images(path)
     if inside & {".parquet", ".csv"}:
@@ -107,48 +96,64 @@ def read_arrays(name: str, path: Path, mmap: bool = False) -> "dict[str, np.ndar
     if text and ".txt" in inside:
         return plays.read_plays(path)
     forms = "an .npz file, LEAF's .json or the hub's .parquet files" + (", .txt plays" if text else "")
-    forms += f", a folder that holds {MARKS[name]}" if name in MARKS else ""
+    forms += "" if mark is None else f", a folder that holds {mark}"
     raise UserError(f"path: {path} is nothing that {name} is read from; expected {forms}")
 
 
+def read_torchvision(name: str, root: Path, download: bool = False) -> "dict[str, np.ndarray]":
+    """Pools the official train and test parts (`split` 0 and 2). EMNIST is "byclass", turned upright.
+
+    Raises:
+        UserError: a file is missing or broken; torchvision knows CIFAR's by their checksums.
+
+    """
+    import numpy as np
+    from torchvision import datasets
+
+    kind = {"emnist": "EMNIST", "mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}[name]
+    more = {"split": "byclass"} if name == "emnist" else {}
+    try:
+        parts = [getattr(datasets, kind)(root, train=train, download=download, **more) for train in (True, False)]
+        x = np.concatenate([np.asarray(part.data) for part in parts])
+        y = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts])
+    except Exception as error:
+        if download:
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"path: torchvision cannot read {name} from {root} ({reason})") from error
+    x = np.ascontiguousarray(x.transpose(0, 2, 1)) if name == "emnist" else x
+    split = np.repeat(np.array([0, 2], dtype=np.int8), [len(part.targets) for part in parts])
+    coarse = {"coarse": np.array(SUPERCLASSES, dtype=np.int64)[y]} if name == "cifar100" else {}
+    return {"x": x, "y": y, "split": split, **coarse}
+
+
 def fetch(name: str, data_dir: Path) -> Path:
-    """Downloads a data set and saves it as data_dir/NAME.npz, in one step.
+    """Downloads a data set and saves it as data_dir/NAME.npz, in one step; only this function uses the network.
 
     Raises:
         UserError: there is no network, or a package is missing.
 
     """
-    target = data_dir / f"{name}.npz"
+    target, source = data_dir / f"{name}.npz", SOURCES[name]
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=data_dir) as scratch:
-            download(name, Path(scratch))
-            write_arrays(target, read_arrays(name, Path(scratch)), compressed=False)
+            if source.hub is None:
+                arrays = read_torchvision(name, Path(scratch), download=True)
+            else:
+                from huggingface_hub import snapshot_download
+
+                wanted = ["*.parquet", "*.csv"]
+                snapshot_download(source.hub, repo_type="dataset", allow_patterns=wanted, local_dir=scratch)
+                arrays = read_arrays(name, Path(scratch))
+            write_arrays(target, arrays, compressed=False)
     except UserError:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
-        source = SOURCES[name]
         hub = f'{source.hub}; pip install "fedem-lightning[hub]"' if source.hub else "torchvision"
         raise UserError(
             f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network python -m "
             f"fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"
         ) from error
     return target
-
-
-def download(name: str, folder: Path) -> None:
-    """Downloads the original files into `folder` and checks them; no other function uses the network."""
-    source = SOURCES[name]
-    if source.hub is not None:
-        from huggingface_hub import snapshot_download
-
-        snapshot_download(source.hub, repo_type="dataset", allow_patterns=["*.parquet", "*.csv"], local_dir=folder)
-        return
-    import torchvision
-
-    if name == "emnist":
-        torchvision.datasets.EMNIST(folder, split="byclass", download=True)
-    else:
-        kind = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}[name]
-        getattr(torchvision.datasets, kind)(folder, download=True)

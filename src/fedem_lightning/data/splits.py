@@ -106,6 +106,9 @@ class Positions(Protocol):
     def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of the samples of `clients` (int64 [C]), and each owner's index in `clients`: int64 [n] each."""
 
+    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Positions":
+        """The split with a random subset of the samples of `clients`: round(fraction n_t) of each."""
+
     def to(self, device: torch.device | str) -> "Positions":
         """The same split on another device."""
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedem_lightning.data.arrays import check_clients, check_split, check_targets
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.formats.npz import read_npz
+from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.labels import has_any_before_checks, has_several, labels_of_task
 from fedem_lightning.data.names import names_of_clients

@@ -54,7 +54,7 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir", "dataset.mmap", *FINDS_RUN),
+    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir", *FINDS_RUN),
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""

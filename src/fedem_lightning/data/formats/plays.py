@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedem_lightning.data.formats import check_file, files_in
+from fedem_lightning.data.formats import files_in, reading
 from fedem_lightning.data.names import check_ids
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
 COLON = re.compile(rf"^\s{{0,4}}(?P<role>{ROLE_NAME}):\s*(?P<text>.*)$")  # Hamlet: To be ...
@@ -25,13 +25,9 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
 
     """
     roles: dict[str, list[str]] = {}
-    for file in [path] if path.is_file() else files_in(path, ".txt"):
-        check_file(file)
-        require(path in (file, file.parent), f"path: {file} is in a folder of its own; all plays belong into {path}")
-        try:
+    for file in files_in(path, ".txt"):
+        with reading(file, "UTF-8 text"):
             lines = file.read_text(encoding="utf-8").splitlines()
-        except (UnicodeDecodeError, OSError) as error:
-            raise UserError(f"path: {file} is no UTF-8 text ({error})") from error
         speech: list[str] | None = None
         for line in lines:
             begins = COLON.match(line) or CAPITALS.match(line)

@@ -12,10 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from fedem_lightning.data.formats import check_file, reading
+from fedem_lightning.data.formats import reading
 from fedem_lightning.data.names import checked_names
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.check import require_memory
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MOST_COLUMNS = 50_000
@@ -41,7 +40,6 @@ def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
             the same name, or one has none.
 
     """
-    check_file(path)
     suffix = path.suffix.lower()
     require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
     with reading(path, suffix):
@@ -98,7 +96,6 @@ def _whole_if_written_so(column: pd.Series) -> pd.Series:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     file = pa.parquet.ParquetFile(path)
-    require_memory(f"path: {path}", 8 * file.metadata.num_rows * file.metadata.num_columns, "the table")
     names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
