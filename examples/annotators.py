@@ -1,7 +1,7 @@
 """Raters of politeness: each reads requests and says polite or not, and raters mean different things by it.
 
 A frozen text encoder, all-MiniLM-L6-v2, reads the requests; what clients train is a head on its features, or LoRA
-adapters. FedEM, FedAvg, both with a bias of each client's own, FedAvg+ and Local share data, encoder, rounds and
+adapters. FedEM, FedAvg, the same with a bias of each client's own, FedAvg+ and Local share data, encoder, rounds and
 evaluation: requests that no client has seen in training, and raters who took no part in it.
 
     pip install "fedem-lightning[minilm,export]"
@@ -58,7 +58,6 @@ def methods() -> dict[str, tuple[type[fl.FederatedAlgorithm], dict[str, Any]]]:
     """The methods by name: their class, and what differs."""
     return {
         "FedEM": (fl.FedEM, {"n_components": 3, "personalize_steps": 20}),
-        "FedEM, own bias": (fl.FedEM, {"n_components": 3, "personalize_steps": 20, "personal": ["head.bias"]}),
         "FedAvg": (fl.FedAvg, {}),
         "FedAvg, own bias": (fl.FedPer, {"head": r"head\.bias"}),
         "FedAvg+": (fl.FedAvg, {"adaptation": fl.Finetune(epochs=1)}),
