@@ -212,10 +212,10 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
 
 
 def test_the_table_of_work_has_every_algorithm() -> None:
-    """docs/communication.md; the first row has those whose work is that of FedAvg, and only those."""
+    """docs/communication.md; the table names the methods whose work is not FedAvg's, and only those."""
     text = (ROOT / "docs" / "communication.md").read_text().split("| method | gradients |")[1].split("\n\n")[0]
-    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in text.splitlines()[2:]]
-    assert sorted(name for row in rows for name in row) == ALGORITHMS
+    named = {name for line in text.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named <= set(ALGORITHMS)
     config, data, clients = composed_with_all("table3"), alike(), torch.arange(4)
     visits = data.federation.splits["train"].counts(clients)
     as_usual = {"per_fedavg", "user_centric"}  # by default, outside of special rounds
@@ -223,7 +223,7 @@ def test_the_table_of_work_has_every_algorithm() -> None:
         network = MLP(data.in_shape, 3, [4]) if row_of(name).hidden else Linear(data.in_shape, 3)
         model = instantiate(untitled(config.all[name]), network, n_clients=data.n_clients)
         plain = torch.equal(model.local_work(data.federation, clients, 1), visits)
-        assert plain == (name in rows[0] or name in as_usual), name
+        assert plain == (name not in named or name in as_usual), name
 
 
 def test_most_methods_are_compared() -> None:
@@ -264,18 +264,6 @@ def test_the_documented_defaults_of_an_adaptation_are_the_configurations(name: s
     config = composed(f"adaptation={name}").adaptation
     found = documented_defaults(section)
     assert found
-    assert [(key, shown(OmegaConf.select(config, key, default="no such key"))) for key, _ in found] == found
-
-
-def test_the_documented_defaults_of_all_methods_are_the_configurations() -> None:
-    text = (CONFIG_DIR.parent / "docs" / "methods" / "index.md").read_text()
-    section = text.partition("### Settings of all methods")[2].partition("\n#")[0]
-    config = composed("dataset=npz", "dataset.path=mine.npz", "backbone=mlp").algorithm
-    found = documented_defaults(section)
-    shared = {"client_optimizer", "server_optimizer", *OmegaConf.load(CONFIG_DIR / "algorithm_base.yaml")} - {
-        "defaults"
-    }
-    assert {key.partition(".")[0] for key, _ in found} == shared | {"client_optimizer", "server_optimizer"}
     assert [(key, shown(OmegaConf.select(config, key, default="no such key"))) for key, _ in found] == found
 
 
