@@ -70,9 +70,7 @@ SHARING = {  # mixtures of which components or clients share parameters
 }
 USER_CENTRIC = {
     "cosine": ["algorithm.similarity=cosine", "algorithm.n_streams=2"],
-    "common": ["algorithm.similarity=common"],
-    "adjusted": ["algorithm.label_adjusted=true", "algorithm.n_streams=auto", "algorithm.max_streams=4"],
-    "refreshed": ["algorithm.warmup_rounds=1", "algorithm.refresh_every=1", "algorithm.members_only=true"],
+    "adjusted": ["algorithm.label_adjusted=true", "algorithm.n_streams=auto"],
 }
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 NOT_COMPARED |= {"command"}

@@ -45,7 +45,7 @@ MORE = [  # what has a table of its own, and options under which a method looks 
     Row(MOCHA, options={"inner_rounds": 1}),
     Row(FedEM, options={"initialization": "farthest", "personalize_steps": 2}),
     Row(HypCluster, options={"initialization": "farthest"}),
-    Row(UserCentric, options={"n_streams": 2, "refresh_every": 1, "label_adjusted": True}),
+    Row(UserCentric, options={"n_streams": 2, "label_adjusted": True}),
     Row(FedAvg, options={"adaptation": Finetune()}),
     Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.2, 0.8), selection="train")}),
     Row(FedAvg, options={"adaptation": Interpolate("own", (0.2, 0.8), selection="train")}),

@@ -90,6 +90,18 @@ class LocalStep:
         self.optimizer.descend(learner, gradient(learner), self.lr)
 
 
+class GradientStep(LocalStep):
+    """Adds the gradient of a batch's summed loss to the learner's "total"; the params do not change."""
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """The sum of the losses, not their mean: losses and weight [..., B] -> [...]."""
+        return (weight * losses).sum(dim=-1) / self.task.n_targets
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """Adds the gradient and takes no step."""
+        torch._foreach_add_(list(learner["total"].values()), gradient(learner))
+
+
 @dataclass(frozen=True)
 class Batches:
     """The batches of a block's C clients: E passes over each client's samples, in a new order, in batches of B.

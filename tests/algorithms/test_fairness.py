@@ -143,13 +143,13 @@ def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_a
     """10 clients: all hear a model, compute (1), and send gradients (4 each) at once; then rounds with two streams."""
     data = make_data(sizes=(12,) * 10)
     options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted, "networks": RELIABLE}
-    model = train(make_model(UserCentric, data, **options, refresh_every=2), data, 3)  # special before and after two
+    model = train(make_model(UserCentric, data, **options), data, 3)
     sent, size = model.statistics, model.message_bytes
     assert len(model.weights) == 2
-    assert sent.times == {"reliable": 3 * (1 + 4 + 2) + 2 * (1 + 4 * gradients + 1)}
-    assert sent.up_bytes == (3 * cohort + 2 * 10 * gradients) * size
-    assert sent.down_bytes == (3 * cohort + 2 * 10) * size
-    assert sent.air_bytes == (3 * (cohort + 2) + 2 * (10 * gradients + 1)) * size
+    assert sent.times == {"reliable": 3 * (1 + 4 + 2) + (1 + 4 * gradients + 1)}
+    assert sent.up_bytes == (3 * cohort + 10 * gradients) * size
+    assert sent.down_bytes == (3 * cohort + 10) * size
+    assert sent.air_bytes == (3 * (cohort + 2) + (10 * gradients + 1)) * size
 
 
 def test_a_special_round_waits_for_those_who_would_miss_the_deadline() -> None:

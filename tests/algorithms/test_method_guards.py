@@ -18,9 +18,7 @@ from fedem_lightning import (
     Linear,
     Oracle,
     Topology,
-    UserCentric,
 )
-from fedem_lightning.algorithms.client_gradients import _parts
 from fedem_lightning.cohort import sample_cohort
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -84,7 +82,7 @@ def opposite_groups(seen: np.ndarray) -> FederatedDataModule:
 def test_unseen_clients_go_down_the_tree_by_their_training_samples() -> None:
     seen = opposite_groups(np.ones(8, dtype=bool)).federation.seen.numpy()  # who is unseen does not depend on labels
     data = opposite_groups(seen)
-    model = make_model(Clustered, data, eps1=10.0, eps2=0.0, min_rounds=2, max_depth=1, **FULL)
+    model = make_model(Clustered, data, eps1=10.0, eps2=0.0, min_rounds=3, **FULL)
     trainer = make_trainer(4)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
@@ -135,7 +133,7 @@ def test_the_linkage_decides_who_is_parted(linkage: str) -> None:
     assert parts["complete"] == {frozenset({0, 1}), frozenset({2, 3, 4})}
     backbone = Linear((2,), 1, bias=False)
     torch.nn.init.zeros_(backbone.linear.weight)
-    options: dict[str, Any] = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 0, "max_depth": 1, "linkage": linkage}
+    options: dict[str, Any] = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 0, "linkage": linkage}
     model = train(Clustered(backbone, 5, **options, **FULL), pointing(np.stack([np.cos(angle), np.sin(angle)], 1)), 1)
     nodes = model.cluster.numpy()
     assert {frozenset(np.flatnonzero(nodes == node).tolist()) for node in np.unique(nodes)} == parts[linkage]
@@ -219,75 +217,6 @@ def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
         w, expected = combined(data, i, mean, [*sent.values(), own])
         assert (w[:-1] > 0).any()
         np.testing.assert_allclose(served(model)[i, 0], expected, rtol=1e-9)
-
-
-# --- user-centric aggregation -----------------------------------------------------------------------------------------
-
-N_PARTS = 3
-SIZES = (25, 60, 36, 48, 40, 32)
-
-
-def equation_6(data: FederatedDataModule, theta: np.ndarray, seed: int) -> np.ndarray:
-    """W from the gradients at theta, and their variances over the package's random parts (Eq. 7)."""
-    n_clients = data.n_clients
-    block = data.federation.block(torch.arange(n_clients), "train")
-    part, owner = _parts(block, N_PARTS, seed).numpy(), block.owner.numpy()
-    g, variance, n = [], [], []
-    for i in range(n_clients):
-        each = sample_gradients(theta, *samples(data, i))
-        g.append(each.mean(axis=0))
-        means = [each[part[owner == i] == k].mean(axis=0) for k in range(N_PARTS)]
-        variance.append(np.mean([((mean - g[i]) ** 2).sum() for mean in means]))
-        n.append(len(each))
-    w = np.zeros((n_clients, n_clients))
-    for i in range(n_clients):
-        for j in range(n_clients):
-            distance = ((g[i] - g[j]) ** 2).sum()
-            w[i, j] = n[j] / n[i] * np.exp(-distance / (2 * np.sqrt(variance[i]) * np.sqrt(variance[j])))
-        w[i] /= w[i].sum()
-    return w
-
-
-def two_streams(w: np.ndarray) -> set[frozenset[int]]:
-    """The parts that k-means is after: those with the least squared distance of their rows of W from their means."""
-    everybody = frozenset(range(len(w)))
-    halves = [frozenset(side) for size in range(1, len(w)) for side in combinations(everybody, size)]
-
-    def spread(side: frozenset[int]) -> float:
-        return sum(((w[list(part)] - w[list(part)].mean(axis=0)) ** 2).sum() for part in (side, everybody - side))
-
-    best = min(halves, key=spread)
-    return {best, everybody - best}
-
-
-def test_equation_6_from_the_gradients_to_the_models_of_two_streams() -> None:
-    data = make_data(sizes=SIZES)
-    model = make_model(UserCentric, data, n_streams=2, n_parts=N_PARTS, **FULL)
-    start = initial(model)
-    train(model, data, 1)
-    w = equation_6(data, start, model.seed)
-    assert np.diag(w).max() < 0.9
-    np.testing.assert_allclose(model.w.numpy(), w, rtol=1e-9, atol=1e-15)
-    parts, stream = two_streams(w), model.stream.numpy()
-    assert {frozenset(np.flatnonzero(stream == s).tolist()) for s in (0, 1)} == parts
-    sent = np.stack([trained(start, *samples(data, t)) for t in range(6)])
-    for part in parts:
-        expected = w[list(part)].mean(axis=0) @ sent  # the centroid stands for its members' rows
-        np.testing.assert_allclose(served(model)[list(part), 0], np.tile(expected, (len(part), 1)), rtol=1e-9)
-
-
-def test_a_refresh_takes_gradients_at_the_weighted_mean_and_mixes_the_models() -> None:
-    data = make_data(sizes=SIZES)
-    model = make_model(UserCentric, data, n_parts=N_PARTS, refresh_every=1, **FULL)
-    start = initial(model)
-    train(model, data, 1)
-    n = np.array([len(samples(data, t)[1]) for t in range(6)])
-    theta = equation_6(data, start, model.seed) @ np.stack([trained(start, *samples(data, t)) for t in range(6)])
-    mean = n @ theta / n.sum()
-    w = equation_6(data, mean, model.seed)
-    np.testing.assert_allclose(initial(model), mean, rtol=1e-9)
-    np.testing.assert_allclose(model.w.numpy(), w, rtol=1e-9, atol=1e-15)
-    np.testing.assert_allclose(served(model)[:, 0], w @ theta, rtol=1e-9)
 
 
 # --- without a server -------------------------------------------------------------------------------------------------

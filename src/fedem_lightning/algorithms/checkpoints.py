@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 """Options of `load_from_checkpoint` that are Lightning's own."""
+GONE_TENSORS = {"UserCentric": ("embedding",)}
+"""Tensors of earlier versions that a method no longer has, by its class."""
 
 
 def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
@@ -108,6 +110,8 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
     known = known and isinstance(checkpoint["statistics"], dict) and isinstance(checkpoint["state_dict"], dict)
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
+    for name in GONE_TENSORS.get(_written_by(checkpoint), ()):
+        checkpoint["state_dict"].pop(name, None)
     return checkpoint
 
 
@@ -189,6 +193,11 @@ def take_dtypes(model: "FederatedAlgorithm", saved: dict[str, torch.Tensor]) -> 
             tensor.data = tensor.data.to(saved[name].dtype)
 
 
+def _written_by(checkpoint: dict[str, Any]) -> str:
+    """The class of the method that wrote a checkpoint; older ones do not say."""
+    return str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]
+
+
 def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:
     """Refuses a checkpoint whose tensors `model` cannot take; `file` is what messages call it.
 
@@ -196,7 +205,7 @@ def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file:
         UserError: another method has written it, or a tensor has another shape.
 
     """
-    written_by = str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]  # older ones do not say
+    written_by = _written_by(checkpoint)
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
     for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
         before, now = (_shape(t, name) for t in (saved, mine))

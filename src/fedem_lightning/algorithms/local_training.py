@@ -12,7 +12,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.history import RoundObserver, Statistics
-from fedem_lightning.local_solver import Learner, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import GradientStep, Learner, LocalStep, shuffled_batches
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import activation_bytes, trained_parameters
@@ -173,6 +173,18 @@ class LocalTraining:
         if kept is not None:
             self._keep(kept, trained["momentum"], block.clients, whole=only is None)
         return trained
+
+    def summed_gradients(self, models: Models, block: Block, round_: int) -> Models:
+        """The sum of grad l over each client's samples, at models [C, M, ...] in training mode; `round_` shuffles.
+
+        NaN and infinity become 0, so that a client whose loss overflows does not reach the others.
+        """
+        zeros = {name: torch.zeros_like(models[name]) for name in trained_parameters(self.network)}
+        step = self.step(block, round_, GradientStep)
+        found = self.train(
+            models, block, round_, step=step, extra={"total": zeros}, epochs=1, momentum=None, quiet=True
+        )
+        return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in found["total"].items()}
 
     def _keep(self, kept: ClientStore, momentum: Models, clients: Tensor, whole: bool) -> None:
         """Writes the momentum of clients; where it is not finite, the earlier one stays."""

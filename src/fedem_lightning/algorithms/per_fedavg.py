@@ -10,9 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.client_gradients import GradientStep
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -21,7 +20,7 @@ from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import along
-from fedem_lightning.settings.ranges import NotNegative, Positive, PositiveInt
+from fedem_lightning.settings.ranges import NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ class PerFedAvg(FederatedAlgorithm):
         inner_lr: alpha.
         hessian: "first_order" leaves the Hessian out (FO); "differences" (HF) takes two gradients more in each step.
         delta: of the differences.
-        personalize_steps: full gradient steps with which clients personalise w; the paper has 1.
 
     """
 
@@ -76,11 +74,10 @@ class PerFedAvg(FederatedAlgorithm):
         inner_lr: NotNegative = 0.01,
         hessian: Literal["first_order", "differences"] = "first_order",
         delta: Positive = 1e-3,
-        personalize_steps: PositiveInt = 1,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.inner_lr, self.personalize_steps = inner_lr, personalize_steps
+        self.inner_lr = inner_lr
         self.delta = delta if hessian == "differences" else None
         self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # rows [1, ...]
 
@@ -98,20 +95,11 @@ class PerFedAvg(FederatedAlgorithm):
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """theta_t <- w - alpha grad F_t(w)."""
         for block in self.local.blocks(federation, clients):
-            theta = self.broadcast(block.clients)
-            for _ in range(self.personalize_steps):
-                theta = theta | self._stepped(theta, block)
-            self.models.write_finite(block.clients, theta)
-
-    def _stepped(self, theta: Models, block: Block) -> Models:
-        zeros = {name: torch.zeros_like(rows) for name, rows in self.params_of(theta).items()}
-        options: dict[str, Any] = {"epochs": 1, "momentum": None, "quiet": True}
-        step = self.local.step(block, self.statistics.rounds, GradientStep)
-        sums = self.local.train(theta, block, self.statistics.rounds, step=step, extra={"total": zeros}, **options)[
-            "total"
-        ]
-        scale = self.inner_lr / block.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
-        return {name: theta[name] - along(scale, total) * total for name, total in sums.items()}
+            w = self.broadcast(block.clients)
+            sums = self.local.summed_gradients(w, block, self.statistics.rounds)
+            scale = self.inner_lr / block.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
+            stepped = {name: w[name] - along(scale, total) * total for name, total in sums.items()}
+            self.models.write(block.clients, w | stepped)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """theta_t; a client that was never personalised has w."""

@@ -1,10 +1,10 @@
-"""Server side of collaboration: weights from distances between clients' gradients, and assignment to streams.
+"""Collaboration: what clients' gradients say (client side), and the weights and streams that follow (server side).
 
 Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, Section III; equation numbers are
 the paper's.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -13,107 +13,171 @@ from sklearn.decomposition import KernelPCA
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.aggregation import Models
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.randomness import Purpose, fold
 
-Similarity = Literal["eq6", "common", "cosine"]
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
-MATRIX_LIMIT = 2_000
-"""Largest number of clients for which W is saved and drawn; beyond, the figure is unreadable and checkpoints large."""
+Similarity = Literal["eq6", "cosine"]
 
-DENSE_LIMIT = 500
-"""Largest number of clients for which eigenvectors are exact; beyond, random projections give the first ones."""
-
-AXES = 50
-"""Dimensions in which k-means sees the gradients' directions, beyond `DENSE_LIMIT` clients."""
+DENSE_LIMIT = 500  # clients for which eigenvectors are exact; beyond, random projections give the first ones
+AXES = 50  # in which k-means sees the gradients' directions, beyond `DENSE_LIMIT` clients
+MOST_STREAMS = 20  # that "auto" tries
 
 
-def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: str) -> Tensor:
-    """Collaboration weights by Eq. 6, before rows are scaled to sum to 1: n_j exp(-Delta_ij / (2 sigma_i sigma_j)).
+def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int, explained: Models) -> tuple[Models, Tensor]:
+    """Each client's gradient at component 0, and its variance over parts of the client's samples (Eq. 7).
+
+        g_i = (1/n_i) sum over D_i of grad l,    sigma_i^2 = (1/K) sum_k |g_i^k - g_i|^2
+
+    Args:
+        algorithm: its engine computes the gradients.
+        block: the clients and their samples.
+        n_parts: K, disjoint parts of a client's samples, drawn at random, of equal size up to one sample.
+        explained: what is subtracted from each sample's gradient, by its class, [Y, 1, ...]; see `class_gradients`.
+
+    Returns:
+        g [C, 1, ...] and sigma^2, float64 [C]; it is NaN for a client of whose parts all but one are empty.
+
+    """
+    counts, part, taken = block.counts(), _parts(block, n_parts, algorithm.seed), _explained(block, explained)
+    pieces = [_where(block, part == k) for k in range(n_parts)]
+    found = []
+    for piece in pieces:
+        less = _explained(piece, explained)
+        found.append({name: rows - less[name] for name, rows in _sums(algorithm, piece).items()})
+    mean = {name: _over(sum((sums[name] for sums in found[1:]), found[0][name]), counts) for name in taken}
+    mean = _without_rounding(mean, {name: _over(rows, counts) for name, rows in taken.items()})
+    variance, n_filled = torch.zeros(len(counts), dtype=torch.float64, device=counts.device), torch.zeros_like(counts)
+    for sums, size in zip(found, (piece.counts() for piece in pieces), strict=True):
+        n_filled += size > 0
+        for name, rows in sums.items():
+            squares = (_over(rows, size) - mean[name]).flatten(1).double().square().sum(dim=1)
+            variance += torch.where(size > 0, squares, 0.0)
+    return mean, torch.where(n_filled > 1, variance / n_filled, torch.nan)
+
+
+def class_gradients(algorithm: "FederatedAlgorithm", federation: Federation, n_classes: int) -> Models:
+    """The mean gradient of each class's samples at component 0, over all clients that train, [Y, 1, ...].
+
+    If all clients had the same x given y, client i's gradient would be sum_y p_i(y) mean_y, p_i its label frequencies.
+    With `n_classes=1` it is the mean over all samples. It is 0 for a class without samples.
+    """
+    clients = federation.clients()
+    counts, total = torch.zeros(n_classes, dtype=torch.int64, device=clients.device), dict[str, Tensor]()
+    for k in range(n_classes):
+        for block in algorithm.local.blocks(federation, clients):
+            part = _where(block, _kinds(block, n_classes) == k)
+            counts[k] += len(part.index)
+            for name, rows in _sums(algorithm, part).items():
+                total.setdefault(name, rows.new_zeros(n_classes, *rows.shape[1:]))[k] += rows.sum(dim=0)
+    return {name: _over(rows, counts) for name, rows in total.items()}
+
+
+def _sums(algorithm: "FederatedAlgorithm", block: Block) -> Models:
+    """Summed gradients at component 0, [C, 1, ...]."""
+    return algorithm.local.summed_gradients(algorithm.broadcast(block.clients), block, 0)
+
+
+def _explained(piece: Block, means: Models) -> Models:
+    """The sum of the mean gradients of the samples' classes, over each client's samples, [C, 1, ...]."""
+    n_classes, n_clients = len(next(iter(means.values()))), len(piece.clients)
+    pairs = piece.owner * n_classes + _kinds(piece, n_classes)
+    each = torch.bincount(pairs, minlength=n_clients * n_classes).view(n_clients, n_classes)  # sample counts, [C, Y]
+    return {name: torch.tensordot(each.to(rows), rows, 1) for name, rows in means.items()}
+
+
+def _without_rounding(left: Models, taken: Models) -> Models:
+    """`left`, set to 0 for clients where it is only the rounding error of subtracting `taken`; both [C, 1, ...]."""
+    eps = torch.finfo(next(iter(left.values())).dtype).eps
+    squares, limit = (sum(rows.flatten(1).double().square().sum(dim=1) for rows in m.values()) for m in (left, taken))
+    kept = torch.as_tensor(squares > (100 * eps) ** 2 * limit)  # [C]
+    return {name: rows * kept.view(-1, *[1] * (rows.ndim - 1)) for name, rows in left.items()}
+
+
+def _kinds(block: Block, n_classes: int) -> Tensor:
+    """The class of each sample, int64 [n]; 0 for all if there is one class."""
+    return block.y().long() if n_classes > 1 else torch.zeros_like(block.owner)
+
+
+def _where(block: Block, mine: Tensor) -> Block:
+    return Block(block.federation, block.clients, block.index[mine], block.owner[mine])
+
+
+def _over(total: Tensor, counts: Tensor) -> Tensor:
+    """A sum [C, ...] divided by the numbers of samples [C]; 0 for a client without samples."""
+    return total / counts.clamp(min=1).view(-1, *[1] * (total.ndim - 1))
+
+
+def _parts(block: Block, n_parts: int, seed: int) -> Tensor:
+    """The part of each sample, int64 [n]: its client's samples are shuffled and cut into `n_parts`."""
+    owner, ranks = block.owner, block.ranks()
+    order = torch.argsort((owner << 32) | fold(seed, Purpose.COLLABORATION, block.keys[owner], ranks), stable=True)
+    part = torch.empty_like(owner)
+    part[order] = ranks * n_parts // block.counts()[owner]
+    return part
+
+
+def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: Similarity) -> Tensor:
+    """Collaboration weights before rows are scaled to sum to 1, float64 [C, T].
 
     Args:
         distance: Delta, squared distances of gradients (with "cosine" of their directions), float64 [C, T].
         noise: sigma^2 [C]; other_noise: sigma^2 [T]. NaN is replaced by the mean of the known values.
         counts: n_j [T].
-        rule: "eq6"; "common": one sigma for all clients, sigma^2 is the mean; "cosine": n_j cos(g_i, g_j), negative
-            values of which become 0 after the rows of a stream are averaged.
-
-    Returns:
-        float64 [C, T]; a client's weight of itself is n_i, so that no row is all 0.
+        rule: "eq6": n_j exp(-Delta_ij / (2 sigma_i sigma_j)); "cosine": n_j cos(g_i, g_j), negative values of which
+            become 0 after the rows of a stream are averaged.
 
     """
     if rule == "cosine":
         return counts.double() * (1 - distance / 2)
-    mean = other_noise.nanmean()
-    sigma, other_sigma = (torch.where(v.isnan(), mean, v).sqrt() for v in (noise, other_noise))
-    scale = 2 * mean if rule == "common" else 2 * sigma.unsqueeze(1) * other_sigma
-    exponent = torch.where(distance > 0, distance / scale, 0.0)
+    sigma, other_sigma = (torch.where(v.isnan(), other_noise.nanmean(), v).sqrt() for v in (noise, other_noise))
+    exponent = torch.where(distance > 0, distance / (2 * sigma.unsqueeze(1) * other_sigma), 0.0)
     return counts.double() * torch.exp(-exponent)
 
 
-def squared_norms(gradients: ClientStore, clients: Tensor) -> Tensor:
-    """|g_i|^2, the squared norms of the clients' gradients, float64 [C]."""
-    parts = [
-        sum(rows.flatten(1).double().square().sum(dim=1) for rows in gradients.read(part).values())
-        for part in clients.split(64)
-    ]
-    return torch.cat(parts)  # type: ignore[arg-type]
+def distances(products: Tensor, squares: Tensor, other_squares: Tensor, rule: Similarity) -> Tensor:
+    """Squared distances from inner products [C, T] and squared norms [C], [T]; overwrites `products`.
 
-
-def gradient_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
-    """|a_i - b_j|^2 from inner products [C, T] and squared norms [C], [T]; overwrites `products`."""
-    distance = products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
-    return distance.nan_to_num_(torch.inf, torch.inf)  # where norms overflow
-
-
-def direction_distances(products: Tensor, squares: Tensor, other_squares: Tensor) -> Tensor:
-    """|a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j); overwrites `products`. A zero gradient has distance 0."""
+    "eq6": |a_i - b_j|^2; "cosine": |a_i / |a_i| - b_j / |b_j||^2 = 2 - 2 cos(a_i, b_j). A zero gradient has distance 0.
+    """
+    if rule == "eq6":
+        return products.mul_(-2).add_(squares.unsqueeze(1)).add_(other_squares).clamp_(min=0)
     norms = squares.sqrt().unsqueeze(1) * other_squares.sqrt()  # [C, T]
     cos = torch.where(norms > 0, products.div_(norms), 1.0).clamp_(-1, 1)
     return cos.mul_(-2).add_(2)
 
 
-def choose_streams(
-    rows: Tensor, points: Tensor, n_streams: int | str | None, largest: int, seed: int
-) -> tuple[Tensor, dict[str, float]]:
-    """The stream of each client, and with "auto" the silhouette score for each number of streams.
+def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int) -> tuple[Tensor, dict[str, float]]:
+    """The stream of each client, 0..k-1, int64 [T], and with "auto" the silhouette score of each number of streams.
 
     Args:
         rows: see `coefficients`, [T, T]; if all rows are equal there is one stream.
         points: the clients' coordinates for k-means, [T, *].
-        n_streams: k; None: one stream for each client; "auto": the k with the largest score, 1 if none is positive.
-        largest: the largest k that "auto" tries.
+        k: number of streams; None: one for each client; "auto": the k with the largest score, 1 if none is positive.
         seed: of k-means.
 
-    Returns:
-        int64 [T], 0..k-1.
-
     """
-    n_clients, k = len(rows), n_streams
-    scores: dict[int, float] = {}
     if bool((rows == rows[0]).all()):  # one mean for all
-        return torch.zeros(n_clients, dtype=torch.int64, device=rows.device), {}
-    if k is None or k == n_clients:
-        return torch.arange(n_clients, device=rows.device), {}
-    found = points.cpu().numpy()
-    if k == "auto":
-        scores = silhouettes(found, largest, seed)
+        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device), {}
+    if k is None or k == len(rows):
+        return torch.arange(len(rows), device=rows.device), {}
+    found, scores = points.cpu().numpy(), dict[int, float]()
+    n_distinct = len(np.unique(found, axis=0))
+
+    def clusters(number: int) -> np.ndarray:
+        return KMeans(number, n_init=10, random_state=seed).fit_predict(found)
+
+    if k == "auto":  # some stream must have two clients
+        numbers = range(2, min(MOST_STREAMS, n_distinct, len(found) - 1) + 1)
+        scores = {number: float(silhouette_score(found, clusters(number))) for number in numbers}
         best = max(scores, key=scores.__getitem__, default=1)
         k = best if scores.get(best, 0.0) > 0 else 1
-    assert isinstance(k, int)
-    labels = find_streams(found, min(k, len(np.unique(found, axis=0))), seed)
+    labels = clusters(min(int(k), n_distinct))
     return torch.from_numpy(labels).long().to(rows.device), {str(number): score for number, score in scores.items()}
-
-
-def find_streams(points: np.ndarray, n_streams: int, seed: int) -> np.ndarray:
-    """K-means on the clients' points [T, *]: the stream of each client, int [T]."""
-    return KMeans(n_streams, n_init=10, random_state=seed).fit_predict(points)
-
-
-def silhouettes(points: np.ndarray, largest: int, seed: int) -> dict[int, float]:
-    """The silhouette score of k streams, for k = 2..largest with which some stream has two clients or more."""
-    n_distinct = len(np.unique(points, axis=0))
-    candidates = range(2, min(largest, n_distinct, len(points) - 1) + 1)
-    return {k: float(silhouette_score(points, find_streams(points, k, seed))) for k in candidates}
 
 
 def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
@@ -137,66 +201,25 @@ def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     return weights
 
 
-def with_unknown(
-    known: Tensor, w: Tensor, labels: Tensor, weights: Tensor, counts: Tensor, unicast: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Adds the clients whose gradients were rejected: they enter no average, and receive one of the others' models.
-
-    Args:
-        known: whether a client's gradient is known, bool [T]; H of them are.
-        w: collaboration weights [H, H]; labels: the stream of each client, int64 [H]; weights: in each stream [k, H].
-        counts: n_j [H].
-        unicast: whether the added clients share a stream of their own, the mean by samples; else they are added to the
-            stream with the most samples.
-
-    Returns:
-        w [T, T], labels [T], and weights [k, T], or [k + 1, T] if unicast.
-
-    """
-    share = w.new_zeros(len(known))
-    share[known] = counts.to(w) / counts.sum()
-    rows = share.repeat(len(known), 1)
-    rows[known.unsqueeze(1) & known] = w.flatten()
-    streams = weights.new_zeros(len(weights), len(known))
-    streams[:, known] = weights
-    largest = int(torch.bincount(labels, counts.double()).argmax())
-    where = labels.new_full((len(known),), len(weights) if unicast else largest)
-    where[known] = labels
-    return rows, where, torch.cat([streams, share.unsqueeze(0)]) if unicast else streams
-
-
-def member_weights(counts: Tensor, labels: Tensor) -> Tensor:
-    """The clients' weights in each stream if only its members count, by their samples n_j [T]: [k, T]."""
-    return counts * (labels == torch.arange(int(labels.max()) + 1, device=labels.device).unsqueeze(1))
-
-
 def scaled(rows: Tensor) -> Tensor:
     """The rows [C, T], scaled so that their positive entries sum to 1."""
     return rows / rows.clamp(min=0).sum(dim=1, keepdim=True)
 
 
-def coordinates(distance: Tensor, seed: int, n_axes: int | None = 2) -> Tensor:
-    """Classical multidimensional scaling: points with few axes whose distances approximate the given ones.
+def coordinates(distance: Tensor, seed: int) -> Tensor:
+    """Classical multidimensional scaling: points [T, *] that have the given squared distances.
 
     Args:
-        distance: squared distances, float64 [T, T]; overwritten, because it may be large.
+        distance: float64 [T, T]; overwritten, because it may be large. For more than `DENSE_LIMIT` clients the points
+            have `AXES` axes, and approximate the distances. All points are 0 if distances are only rounding errors.
         seed: of the random projections.
-        n_axes: number of axes, 2 or more; None: T, or `AXES` for more than `DENSE_LIMIT` clients.
-
-    Returns:
-        float64 [T, n_axes], largest variance first; NaN if distances overflow or are only rounding errors.
 
     """
     few = len(distance) <= DENSE_LIMIT
-    n_axes = n_axes or max(2, len(distance) if few else AXES)
-    points = distance.new_zeros(len(distance), n_axes)
-    solver = "dense" if few else "randomized"
-    scaling = KernelPCA(
-        min(n_axes, len(distance)), kernel="precomputed", eigen_solver=solver, copy_X=False, random_state=seed
-    )
+    options = {"eigen_solver": "dense" if few else "randomized", "copy_X": False, "random_state": seed}
+    scaling = KernelPCA(len(distance) if few else AXES, kernel="precomputed", **options)
     try:
-        found = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it subtracts the means
-    except ValueError:  # not finite, or no positive eigenvalue
-        return points.fill_(torch.nan)
-    points[:, : found.shape[1]] = torch.from_numpy(found)  # one client has one axis
-    return points
+        points = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it subtracts the means
+    except ValueError:  # no positive eigenvalue
+        points = np.zeros((len(distance), 1))
+    return torch.from_numpy(points).to(distance)

@@ -31,7 +31,14 @@ _MARKS = ("_target_", "_partial_")
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
-GONE: dict[str, Any] = {}
+GONE: dict[str, Any] = {
+    "PerFedAvg.personalize_steps": 1,
+    "UserCentric.compared": None,
+    "UserCentric.max_streams": 20,
+    "UserCentric.members_only": False,
+    "UserCentric.refresh_every": None,
+    "UserCentric.warmup_rounds": 0,
+}
 """Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
 LAST = "45f9539f"
 """The last commit that had them."""

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.figure_style import GROUPS_SHOWN, HEIGHT, MARKERS, PALETTE, STYLE, WIDTH, drawn_text
+from fedem_lightning.run.figure_style import HEIGHT, PALETTE, STYLE, WIDTH, drawn_text
 from fedem_lightning.settings.shipped import method_title
 
 _SPLITS = {
@@ -56,7 +56,6 @@ def draw_figures(
             "mixture_weights": ("Mixture weights of the clients", _mixture_weights(clients)),
             f"{measure}_over_clients": (f"Test {name} over the clients", _over_clients(clients, measure)),
             "coefficients": ("Collaboration weights", _coefficients(artifacts.get("coefficients", {}))),
-            "embedding": ("Clients by the similarity of their gradients", _embedding(clients)),
         }
         drawn = []
         for stem, (words, figure) in figures.items():
@@ -138,7 +137,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     """W as a heat map, with clients ordered by group."""
     if not found:
         return None
-    kind = _kind(found)
+    kind = "true_group" if "true_group" in found else "stream"
     order = np.argsort(found[kind], kind="stable")
     w = found["w"][np.ix_(order, order)]
     others = np.where(np.eye(len(w), dtype=bool), 0.0, w).max()  # without the diagonal, which would hide the rest
@@ -149,28 +148,3 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     axes.grid(visible=False)
     figure.colorbar(image, label="collaboration weight", extend="max" if w.max() > others > 0 else "neither")
     return figure
-
-
-def _embedding(clients: pd.DataFrame) -> Figure | None:
-    """Clients as points in the plane, which are near one another if their gradients are similar."""
-    placed = clients.dropna(subset=["embedding_0"]) if "embedding_0" in clients else pd.DataFrame()
-    if placed.empty:
-        return None
-    kind = _kind(placed)
-    words = kind.replace("_", " ")
-    figure, axes = _axes(4.2)
-    if placed[kind].nunique() > GROUPS_SHOWN:
-        points = axes.scatter(placed.embedding_0, placed.embedding_1, s=16, c=placed[kind], cmap="viridis")
-        figure.colorbar(points, label=f"number of the {words}")
-    else:
-        for i, (name, group) in enumerate(placed.groupby(kind)):
-            colour, marker = PALETTE[i % len(PALETTE)], MARKERS[i // len(PALETTE)]
-            axes.scatter(group.embedding_0, group.embedding_1, s=16, c=colour, marker=marker, label=f"{words} {name}")
-        figure.legend(loc="outside lower center", ncols=4)
-    axes.set(xlabel="gradients, first direction", ylabel="gradients, second direction", aspect="equal")
-    return figure
-
-
-def _kind(found: Any) -> str:
-    """The groups to show, with the name of their column."""
-    return "true_group" if "true_group" in found else "stream"
