@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import Samples
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import Recorded
@@ -141,45 +140,8 @@ class LabelFlip(Faults):
         """The federation with Y - 1 - y at the training samples of the faulty clients."""
         positions, _ = federation.splits["train"].positions(faulty)
         task: Any = federation.task
-        return federation.with_samples(Flipped(federation.samples, positions, task.n_classes))
-
-
-class Flipped:
-    """Samples with the labels Y - 1 - y at some positions.
-
-    Args:
-        samples: the samples.
-        positions: int64 [n], where labels are flipped.
-        n_classes: Y.
-
-    """
-
-    def __init__(self, samples: Samples, positions: Tensor, n_classes: int) -> None:
-        self.samples, self.positions, self.n_classes = samples, positions, n_classes
-        self.in_shape = samples.in_shape
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the samples."""
-        return self.samples.device
-
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Features [*S, ...]."""
-        return self.samples.features(index, dtype)
-
-    def labels(self, index: Tensor) -> Tensor:
-        """Labels [*S] or [*S, L]."""
-        y = self.samples.labels(index)
-        flipped = torch.isin(index, self.positions).view(*index.shape, *[1] * (y.ndim - index.ndim))
-        return torch.where(flipped & known(y), self.n_classes - 1 - y, y)
-
-    def to(self, device: torch.device | str) -> "Flipped":
-        """The same samples on another device."""
-        return Flipped(self.samples.to(device), self.positions.to(device), self.n_classes)
-
-    def fingerprint(self) -> list[Tensor]:
-        """What a digest must include."""
-        return self.samples.fingerprint()
+        other = federation.samples.relabelled(positions, lambda y: torch.where(known(y), task.n_classes - 1 - y, y))
+        return federation.with_samples(other)
 
 
 def _replaced(sent: Sent, faulty: Tensor, rows: Models) -> Sent:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedem_lightning import FedAvg, FederatedDataModule, TorchDataModule, UserError
-from fedem_lightning.data.fields import Fields
+from fedem_lightning.data.samples import Fields
 from fedem_lightning.models.tensors import call_with, called
 from helpers.federations import make_trainer
 

@@ -17,7 +17,7 @@ from fedem_lightning.data.arrays import check_features, check_labels
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.samples import Arrays, Joined, as_tensor
+from fedem_lightning.data.samples import Arrays, as_tensor
 from fedem_lightning.data.splits import Positions
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.personal_models import OwnModels
@@ -106,7 +106,8 @@ class Dapper(Adaptation):
         keys = fold(seed, Purpose.DAPPER, block.keys)[central.owner]  # [r n]
         own = fold(keys, 0, rank) < value * 2**32  # bool [r n]
         first = (counts.cumsum(0) - counts)[central.owner]
-        chosen = block.index[first + fold(keys, 1, rank) % counts[central.owner]]
+        place = first + fold(keys, 1, rank) % counts[central.owner]
+        chosen = block.index[place] if central.federation is block.federation else place  # see `_beside`
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
     def _central_samples(self, algorithm: "FederatedAlgorithm", block: Block) -> Block:
@@ -147,16 +148,18 @@ def _nth_samples(split: Positions, clients: Tensor, draws: Tensor) -> Tensor:
 
 
 def _beside(block: Block, more: Arrays, chosen: Tensor, owner: Tensor) -> Block:
-    """A block of the samples `chosen` of `more`, in a federation to whose samples `more` is appended."""
-    old = block.federation
-    assert isinstance(old.samples, Arrays)
-    both = old.with_samples(Joined(old.samples, more))
-    return Block(both, block.clients, len(old.samples.y) + chosen, owner)
+    """A block of the samples `chosen` of `more`, in a federation of the block's samples and, after them, these."""
+    own = block.federation.samples
+    assert isinstance(own, Arrays)
+    x, y = torch.cat([own.x[block.index], more.x[chosen]]), torch.cat([own.y[block.index], more.y[chosen]])
+    both = block.federation.with_samples(Arrays(x, y, own.mean, own.std, own.invert))
+    return Block(both, block.clients, len(block.index) + torch.arange(len(chosen), device=owner.device), owner)
 
 
 def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Block:
     """Labels drawn from the clients' personal models; x is the value that all samples share."""
-    x, task = block.x(algorithm.parameter_dtype), block.federation.task
+    samples, task = block.federation.samples, block.federation.task
+    assert isinstance(samples, Arrays)  # since `prepare`
     personal = algorithm.personal_models(block.clients)
     first = block.counts().cumsum(0) - block.counts()
     has = torch.nonzero(block.counts() > 0).squeeze(1)  # clients with a sample  [C']
@@ -168,7 +171,8 @@ def _drawn_from_model(algorithm: "FederatedAlgorithm", block: Block, owner: Tens
         row = torch.searchsorted(has, owner).cpu()
         y = torch.searchsorted(ladder, row + (draws.cpu() + 0.5) / 2**32) - row * task.n_outputs
         y = y.clamp(0, task.n_outputs - 1).to(owner.device)
-    return _beside(block, Arrays(x[:1].expand(len(y), *x.shape[1:]), y), torch.arange(len(y), device=y.device), owner)
+    x = samples.x[:1].expand(len(y), *samples.x.shape[1:])
+    return _beside(block, Arrays(x, y, samples.mean, samples.std, samples.invert), torch.arange(len(y)), owner)
 
 
 def read_proxy(path: str | Path, federation: Federation) -> Arrays:

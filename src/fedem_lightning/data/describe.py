@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import Fields
 from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.names import printable
-from fedem_lightning.data.samples import Arrays, Joined, Windows
+from fedem_lightning.data.samples import Arrays, Fields, Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.records.files import replacing
 from fedem_lightning.settings.check import require_memory
@@ -25,7 +24,7 @@ MOST_GENERATED = 1000
 
 def looked_at(federation: Federation) -> torch.Tensor:
     """The clients whose labels are counted, int64: all, or the first where samples are generated, not stored."""
-    stored = isinstance(federation.samples, Arrays | Fields | Joined | Windows)
+    stored = isinstance(federation.samples, Arrays | Fields | Windows)
     return torch.arange(federation.n_clients if stored else min(federation.n_clients, MOST_GENERATED))
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.fields import Fields
-from fedem_lightning.data.samples import Arrays, Domains, InShape, Samples, as_tensor, hash_of
+from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Positions, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures

@@ -1,72 +1,14 @@
-"""Samples that are several arrays by name, as the tokens of a text and their mask are."""
+"""Several arrays by name, checked and joined."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedem_lightning.data.arrays import as_rows
-from fedem_lightning.data.samples import Arrays
+from fedem_lightning.data.samples import MASK
 from fedem_lightning.errors import require
 from fedem_lightning.settings.expected import given
-
-MASK = "attention_mask"
-"""The array that says which positions of a sequence are real, 1, and which are padding, 0."""
-
-
-class Fields:
-    """Samples of several arrays. A batch is a dictionary, whose entries are arguments of the network's `forward`.
-
-    Where one of the arrays is the mask of a sequence, a batch has only as many positions as its longest sequence: all
-    arrays of the mask's shape lose the padding at their end. They keep it where the labels are such sequences, too.
-
-    Args:
-        x: arrays [n, ...] by name, each as in `Arrays`. Names "0", "1", ... are positional arguments.
-        y: labels, as in `Arrays`.
-
-    """
-
-    def __init__(self, x: Mapping[str, Tensor], y: Tensor) -> None:
-        self.parts, self.y = {name: Arrays(part, y) for name, part in x.items()}, y
-        self.in_shape = {name: part.in_shape for name, part in self.parts.items()}
-        self.length: Tensor | None = None  # of each sequence up to its last real position, int32 [n]
-        mask = x.get(MASK)
-        if mask is not None and mask.ndim == 2 and mask.shape[1] and mask.shape != y.shape:
-            place = torch.arange(1, mask.shape[1] + 1, dtype=torch.int32, device=mask.device)
-            self.length = ((mask != 0) * place).amax(dim=1)
-
-    @property
-    def x(self) -> dict[str, Tensor]:
-        """The arrays as they are stored."""
-        return {name: part.x for name, part in self.parts.items()}
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the samples."""
-        return self.y.device
-
-    def features(self, index: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Each array's entries at `index`: name -> [*S, ...]."""
-        rows = {name: part.features(index, dtype) for name, part in self.parts.items()}
-        if self.length is None or not index.numel():
-            return rows
-        longest, shape = max(1, int(self.length[index].max())), self.in_shape[MASK]
-        return {name: part[..., :longest] if self.in_shape[name] == shape else part for name, part in rows.items()}
-
-    def labels(self, index: Tensor) -> Tensor:
-        """Labels [*S], or [*S, k]."""
-        return next(iter(self.parts.values())).labels(index)
-
-    def to(self, device: torch.device | str) -> "Fields":
-        """The same samples on another device."""
-        return Fields({name: part.to(device) for name, part in self.x.items()}, self.y.to(device))
-
-    def fingerprint(self) -> list[Tensor]:
-        """The labels, the names and the arrays, which a digest must include."""
-        names = sorted(self.x)
-        return [self.y, torch.tensor(list("\n".join(names).encode()), dtype=torch.uint8), *(self.x[n] for n in names)]
 
 
 def as_fields(name: str, values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.fields import MASK
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.samples import MASK
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.settings.check import grouped

@@ -1,9 +1,13 @@
-"""Storage of a federation's samples: compact in memory, or mapped from a file; a batch converts them to floats."""
+"""The three kinds of samples: one array, several arrays by name, and windows of a text.
+
+They are stored compactly in memory, or mapped from a file; a batch converts them to floats.
+"""
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,7 +17,8 @@ from fedem_lightning.errors import require
 
 PIECE = 2**24
 """Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""
-
+MASK = "attention_mask"
+"""The array that says which positions of a sequence are real, 1, and which are padding, 0."""
 
 Inputs = Any
 """Samples as a network takes them: a Tensor, or a dict[str, Tensor], whose entries are arguments of its `forward`."""
@@ -33,29 +38,45 @@ def n_rows(x: Inputs) -> int:
     return len(next(iter(x.values())) if isinstance(x, Mapping) else x)
 
 
-class Samples(Protocol):
+class Samples(ABC):
     """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
 
     in_shape: InShape  # shape of one sample as the backbone's input
+    y: Tensor  # labels as they are stored
 
     @property
     def device(self) -> torch.device:
         """The device of the samples."""
+        return self.y.device
 
+    @abstractmethod
     def features(self, index: Tensor, dtype: torch.dtype) -> Inputs:
         """x at `index`: [*S, *in_shape], floats of `dtype`, or int64 where x are whole numbers."""
 
     def labels(self, index: Tensor) -> Tensor:
         """y at `index`: [*S] or [*S, targets]."""
+        return _rows(self.y, index)
 
-    def to(self, device: torch.device | str) -> "Samples":
+    def relabelled(self, index: Tensor, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with change(y) in place of the labels y at `index`, int64 [n]."""
+        y = self.y.clone()
+        y[index] = change(y[index])
+        return self._with(lambda part: y if part is self.y else part)
+
+    def to(self, device: torch.device | str) -> Self:
         """The same samples on another device."""
+        return self._with(lambda part: part.to(device))
 
+    @abstractmethod
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same samples made of other tensors."""
+
+    @abstractmethod
     def fingerprint(self) -> list[Tensor]:
         """The tensors that a digest must include: first the labels, then what determines x beside them."""
 
 
-class Arrays:
+class Arrays(Samples):
     """Features and labels as two arrays.
 
     Args:
@@ -83,11 +104,6 @@ class Arrays:
         require(std is None or min(std) > 0, f"std: expected numbers above 0, got {std}")
         self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the samples."""
-        return self.x.device
-
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """Features [*S, ...]; a view if `index` is a run of consecutive positions and needs no conversion."""
         rows = _rows(self.x, index)
@@ -103,90 +119,93 @@ class Arrays:
             image = image.sub_(mean).div_(std)
         return image
 
-    def labels(self, index: Tensor) -> Tensor:
-        """Labels [*S], or [*S, k]."""
-        return _rows(self.y, index)
-
-    def to(self, device: torch.device | str) -> "Arrays":
-        """The same samples on another device."""
-        return Arrays(self.x.to(device), self.y.to(device), self.mean, self.std, self.invert)
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Arrays":
+        return Arrays(change(self.x), change(self.y), self.mean, self.std, self.invert)
 
     def fingerprint(self) -> list[Tensor]:
-        """The labels and x, which a digest must include."""
+        """The labels and x."""
         return [self.y, self.x]
 
 
-class Joined:
-    """Two sets of samples of one kind; the second's positions follow those of the first."""
+class Fields(Samples):
+    """Samples of several arrays. A batch is a dictionary, whose entries are arguments of the network's `forward`.
 
-    def __init__(self, first: Arrays, second: Arrays) -> None:
-        self.first, self.second, self.in_shape = first, second, first.in_shape
+    Where one of the arrays is the mask of a sequence, a batch has only as many positions as its longest sequence: all
+    arrays of the mask's shape lose the padding at their end. They keep it where the labels are such sequences, too.
+
+    Args:
+        x: arrays [n, ...] by name, each as in `Arrays`. Names "0", "1", ... are positional arguments.
+        y: labels, as in `Arrays`.
+
+    """
+
+    def __init__(self, x: Mapping[str, Tensor], y: Tensor) -> None:
+        self.parts, self.y = {name: Arrays(part, y) for name, part in x.items()}, y
+        self.in_shape = {name: part.in_shape for name, part in self.parts.items()}
+        self.length: Tensor | None = None  # of each sequence up to its last real position, int32 [n]
+        mask = x.get(MASK)
+        if mask is not None and mask.ndim == 2 and mask.shape[1] and mask.shape != y.shape:
+            place = torch.arange(1, mask.shape[1] + 1, dtype=torch.int32, device=mask.device)
+            self.length = ((mask != 0) * place).amax(dim=1)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the samples."""
-        return self.first.device
+    def x(self) -> dict[str, Tensor]:
+        """The arrays as they are stored."""
+        return {name: part.x for name, part in self.parts.items()}
 
-    def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Features [*S, ...]."""
-        return self._from_both(index, lambda part, rows: part.features(rows, dtype))
+    def features(self, index: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Each array's entries at `index`: name -> [*S, ...]."""
+        rows = {name: part.features(index, dtype) for name, part in self.parts.items()}
+        if self.length is None or not index.numel():
+            return rows
+        longest, shape = max(1, int(self.length[index].max())), self.in_shape[MASK]
+        return {name: part[..., :longest] if self.in_shape[name] == shape else part for name, part in rows.items()}
 
-    def labels(self, index: Tensor) -> Tensor:
-        """Labels [*S], or [*S, k]."""
-        return self._from_both(index, lambda part, rows: part.labels(rows))
-
-    def _from_both(self, index: Tensor, read: Callable[[Arrays, Tensor], Tensor]) -> Tensor:
-        n_first = len(self.first.y)
-        in_second = index >= n_first
-        a, b = read(self.first, index[~in_second]), read(self.second, index[in_second] - n_first)
-        rows = a.new_empty(*index.shape, *a.shape[1:])
-        rows[~in_second], rows[in_second] = a, b.to(a.dtype)
-        return rows
-
-    def to(self, device: torch.device | str) -> "Joined":
-        """The same samples on another device."""
-        return Joined(self.first.to(device), self.second.to(device))
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Fields":
+        return Fields({name: change(part) for name, part in self.x.items()}, change(self.y))
 
     def fingerprint(self) -> list[Tensor]:
-        """The labels and x, which a digest must include."""
-        return [torch.cat([self.first.y, self.second.y]), self.first.x, self.second.x]
+        """The labels, the names and the arrays."""
+        names = sorted(self.x)
+        return [self.y, torch.tensor(list("\n".join(names).encode()), dtype=torch.uint8), *(self.x[n] for n in names)]
 
 
-class Windows:
+class Windows(Samples):
     """Windows of a text, stored once: x is the `length` characters from a position on, y those one position later.
 
     Args:
         codes: the whole text, uint8 [characters]; each is a class 0..Y-1.
         length: L, the number of characters of a window.
+        y: the text from which labels are read; None: `codes`.
 
     """
 
-    def __init__(self, codes: Tensor, length: int) -> None:
-        self.codes, self.length = codes, length
+    def __init__(self, codes: Tensor, length: int, y: Tensor | None = None) -> None:
+        self.codes, self.length, self.y = codes, length, codes if y is None else y
         self.in_shape: tuple[int, ...] = (length,)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the samples."""
-        return self.codes.device
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """Codes, int64 [*S, L]; `dtype` is ignored."""
-        return self._window(index)
+        return self.codes[self._window(index)].long()
 
     def labels(self, index: Tensor) -> Tensor:
         """The next character at every position, int64 [*S, L]."""
-        return self._window(index + 1)
+        return self.y[self._window(index + 1)].long()
+
+    def relabelled(self, index: Tensor, change: Callable[[Tensor], Tensor]) -> "Windows":
+        """The same text with other labels in the windows at `index`."""
+        where, y = self._window(index + 1).unique(), self.y.clone()
+        y[where] = change(y[where].long()).to(y.dtype)
+        return Windows(self.codes, self.length, y)
 
     def _window(self, start: Tensor) -> Tensor:
-        return self.codes[start.unsqueeze(-1) + torch.arange(self.length, device=start.device)].long()
+        return start.unsqueeze(-1) + torch.arange(self.length, device=start.device)
 
-    def to(self, device: torch.device | str) -> "Windows":
-        """The same text on another device."""
-        return Windows(self.codes.to(device), self.length)
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Windows":
+        return Windows(change(self.codes), self.length, change(self.y))
 
     def fingerprint(self) -> list[Tensor]:
-        """The text and the length of a window, which a digest must include."""
+        """The text and the length of a window."""
         return [self.codes, torch.tensor(self.length)]
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedem_lightning.data.arrays import as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import MASK, Fields, as_fields
+from fedem_lightning.data.fields import as_fields
 from fedem_lightning.data.labels import has_several, labels_of_task
-from fedem_lightning.data.samples import Arrays, InShape, Samples, Windows, as_tensor, n_rows
+from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import recipe

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.arrays import as_rows, check_features
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import Fields
-from fedem_lightning.data.samples import Arrays, Inputs, InShape, Samples, as_tensor, n_rows
+from fedem_lightning.data.samples import Arrays, Fields, Inputs, InShape, Samples, as_tensor, n_rows
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import arguments
@@ -23,7 +22,7 @@ ROWS = 64
 """Samples that the body takes at a time, sorted by length: a sequence is padded to the longest of its batch."""
 
 
-class CachedFeatures:
+class CachedFeatures(Samples):
     """Samples whose x are the features of a frozen body, as `Pretrained.forward` takes them.
 
     Args:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.backbones.lstm import LSTM
-from fedem_lightning.data.fields import MASK
-from fedem_lightning.data.samples import Inputs
+from fedem_lightning.data.samples import MASK, Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.client_model import ClientModel
