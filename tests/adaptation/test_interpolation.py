@@ -280,12 +280,13 @@ def test_dapper_with_a_public_file(tmp_path: Path) -> None:
     mixed = drawn(dapper, model, data, 0.0)
     assert (mixed.y() == 2).all()
     half = drawn(dapper, model, data, 0.5)
-    n = len(stored(data.federation).y)
+    own = data.federation.block(half.clients, "train")
     x, y = half.x(torch.float64), half.y()
-    inside = half.index < n
+    inside = half.index < len(own.index)  # the clients' own samples come first
     assert 0.3 < inside.double().mean() < 0.7
-    torch.testing.assert_close(x[inside], stored(data.federation).x[half.index[inside]])
-    assert torch.equal(y[inside], stored(data.federation).y[half.index[inside]])
+    assert torch.equal(own.owner[half.index[inside]], half.owner[inside])
+    torch.testing.assert_close(x[inside], own.x(torch.float64)[half.index[inside]])
+    assert torch.equal(y[inside], own.y()[half.index[inside]])
     assert scored(model, data).test_loss.notna().all()
     np.savez(tmp_path / "other.npz", x=rng.normal(size=(50, 3)), y=np.full(50, 2))
     for file, message in (("other.npz", "shape"), ("none.npz", "no file"), ("../x.txt", "no file")):
