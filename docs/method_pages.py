@@ -109,7 +109,7 @@ def settings(name: str) -> list[Setting]:
         key = ".".join(parents)
         if given[3] is not None and (given[4] or key != "client_optimizer.lr"):
             value, notes = OmegaConf.select(config, key), [given[4]] if given[4] else []
-            notes += ["chosen anew for some data sets"] if "${chosen:method" in given[3] else []
+            notes += ["chosen anew for some data sets"] if "${oc.select:method" in given[3] else []
             if key in in_python and in_python[key].default not in (value, inspect.Parameter.empty):
                 notes.append(f"in Python {in_python[key].default}")
             found.append(Setting(key, value, "; ".join(notes)))

@@ -33,9 +33,7 @@ GROUPS = (
     "aggregation",
     "compression",
     "faults",
-    "trainer",
     "logger",
-    "callbacks",
     "privacy",
     "experiment",
 )

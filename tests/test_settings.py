@@ -108,7 +108,7 @@ def test_an_experiment_sets_nothing_that_methods_have_of_their_own(path: Path) -
     algorithm = OmegaConf.to_container(config.get("algorithm", OmegaConf.create()), resolve=False)
     flat = pd.json_normalize(algorithm).columns if algorithm else []
     assert set(flat) <= MAY_SET
-    assert set(config.get("local_training", {})) <= set(OmegaConf.load(CONFIG_DIR / "settings.yaml").local_training)
+    assert set(config.get("local_training", {})) <= set(OmegaConf.load(CONFIG_DIR / "config.yaml").local_training)
 
 
 @pytest.fixture(scope="module")

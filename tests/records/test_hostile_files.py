@@ -243,10 +243,9 @@ def test_every_method_is_made_again_from_its_recipe(row: Any) -> None:
 
 FORMS = (
     *("${oc.env:S}", "a ${oc.env:S} b", r"\\${oc.env:S}", "${ oc.env:S }", "${oc.env:S,x}", "${oc.env:${zz.name}}"),
-    *("${${zz.oc}:S}", "${oc.decode:${oc.env:S}}", "${oc.create:${oc.env:S}}", "${first:null,${oc.env:S}}"),
-    *("${tenth:${oc.env:S}}", "${by_fidelity:${oc.env:S},${oc.env:S}}", "${chosen:no,${oc.env:S}}", "${zz.direct}"),
+    *("${${zz.oc}:S}", "${oc.decode:${oc.env:S}}", "${oc.create:${oc.env:S}}"),
+    *("${tenth:${oc.env:S}}", "${by_fidelity:${oc.env:S},${oc.env:S}}", "${oc.select:no,${oc.env:S}}", "${zz.direct}"),
     *(
-        "${oc.select:no,${oc.env:S}}",
         "${oc.deprecated:seed,${oc.env:S}}",
         "${oc.dict.values:zz}",
         "${hydra:runtime.cwd}",
@@ -258,7 +257,7 @@ FORMS = (
         "${zz.twice}",
         "${made.up:S}",
         "${zz.nope}",
-        "${first:{a: ${oc.env:S}}}",
+        "${tenth:{a: ${oc.env:S}}}",
     ),
 )
 

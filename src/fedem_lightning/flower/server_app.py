@@ -41,13 +41,13 @@ def main(grid: Grid, context: Context) -> None:
     options = context.run_config
     words, folder = shlex.split(str(options["overrides"])), str(options["run-dir"])
     require(folder != "", "run-dir: expected the run's folder on the server, an absolute path")
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", words, return_hydra_config=True)
+    config = _composed(words)
     require(config.ckpt_path is None, "ckpt_path: a run under Flower cannot go on, its clients' states end with it")
     n_clients, patience, deadline = int(options["clients"]), float(options["patience"]), float(options["deadline"])
     _joined, choices = JoinedClients(grid, n_clients, patience, deadline), called_by(config.hydra.runtime.choices)
-    names_data = any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words)
-    with_clients(config, names_data or not _joined.own_files)
+    if _joined.own_files and not any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words):
+        config = _composed([*words, "~rates"])  # those of the default data set, which these clients do not have
+    with_clients(config)
     choices |= {"dataset": "flower"} if _joined.own_files else {}
     run(config, Path(folder).expanduser().resolve(), choices, words)
 
@@ -58,17 +58,23 @@ def joined() -> "JoinedClients":
     return _joined
 
 
-def with_clients(config: DictConfig, names_data: bool) -> None:
-    """Makes a configuration that of a server; if it names the clients' data, learning rates are those chosen for it."""
+def _composed(words: list[str]) -> DictConfig:
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose("config", words, return_hydra_config=True)
+
+
+def with_clients(config: DictConfig) -> None:
+    """Makes a configuration that of a server; rates that were chosen for the named data hold for the clients' data."""
     select = functools.partial(OmegaConf.select, config)
-    chosen_for = (config.get("chosen_for") or {}).get(data_and_network(select)) if names_data else None
+    chosen = config.rates_chosen_for == data_and_network(select)
     with open_dict(config):
         del config["hydra"]
         config.dataset = {"_target_": f"{__name__}.joined"}
         config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
         config.trainer.enable_progress_bar = False  # a line a round is printed instead
         config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}
-        config.chosen_for = {data_and_network(select): chosen_for or {}}
+        if chosen:
+            config.rates_chosen_for = data_and_network(select)
 
 
 class RoundLines(pl.Callback):

@@ -1,16 +1,11 @@
-"""Configurations of runs, also of foreign ones: read without calling anything, and without the environment.
+"""Configurations of runs, also of foreign ones: read without calling anything, and without the environment."""
 
-A setting that somebody has to choose for the data, such as `learning_rates.fedem`, is looked up in three places: under
-its own key, where the user sets it; under `chosen_for.DATA/NETWORK`, where data sets and experiments bring what was
-chosen for these data with this network; else it has a default that does not depend on the data.
-"""
-
-import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.basecontainer import BaseContainer
@@ -71,37 +66,14 @@ def _part(node: Any, key: Any, written: Any) -> Any:
         return below
 
 
-class Found(NamedTuple):
-    """The value of a setting, and where it was found: "own", "chosen_for" or "default"."""
-
-    value: Any
-    place: str
-
-
 def data_and_network(select: Select) -> str:
-    """What settings are chosen for: the data's name, if they have one, or class, and the network's class.
+    """What learning rates are chosen for: the data's name, if they have one, or class, and the network's class.
 
-    For example Digits/MLP, cifar10/LeNet5, and with a class of the user's own cifar10/my_module_MyNet.
+    For example Digits/MLP, cifar10/LeNet5, and with a class of the user's own cifar10/my_module.MyNet.
     """
     data = select("dataset.name") or select("dataset._target_")
     names = (str(path).removeprefix("fedem_lightning.") for path in (data, select("backbone._target_")))
-    return "/".join(name.replace(".", "_") for name in names)  # a key of the configuration has no dots
-
-
-def find_chosen(select: Select, keys: list[str], default: Any) -> Found:
-    """The first of some settings that is set or was chosen for the data and the network; else the default."""
-    these = data_and_network(select)
-    for key in keys:
-        for place, where in (("own", key), ("chosen_for", f"chosen_for.{these}.{key}")):
-            value = select(where)
-            if value is not None:
-                return Found(value, place)
-    return Found(default, "default")
-
-
-def _chosen(*keys_and_default: Any, _root_: DictConfig) -> Any:
-    *keys, default = keys_and_default
-    return find_chosen(functools.partial(OmegaConf.select, _root_), keys, default).value
+    return "/".join(names)
 
 
 def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
@@ -110,11 +82,14 @@ def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
-    "chosen": _chosen,
     "by_fidelity": _by_fidelity,
-    "first": lambda *values: next((v for v in values if v is not None), None),
     "tenth": lambda number: max(1, number // 10) if isinstance(number, int) else 1,
 }
 """Of this package's configurations."""
 for _name, _call in RESOLVERS.items():
     OmegaConf.register_new_resolver(_name, _call, replace=True)
+_MAPPINGS = ("learning_rates", "method_settings")
+ConfigStore.instance().store(
+    "keys_to_fill_in", OmegaConf.create({name: OmegaConf.create({}, flags={"struct": False}) for name in _MAPPINGS})
+)
+"""`learning_rates.fedem=0.3` needs no `+`: a configuration in YAML cannot say that a mapping takes further keys."""

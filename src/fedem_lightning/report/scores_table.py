@@ -13,7 +13,7 @@ from fedem_lightning.report.gains_by_client import compare_clients, gains_and_lo
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
 from fedem_lightning.report.significance import leaders
-from fedem_lightning.report.warning_lines import UNCHOSEN, unchosen, warning_lines
+from fedem_lightning.report.warning_lines import MARK, unchosen, warning_lines
 
 _Values = dict[str, dict[str, float]]
 _N_SHOWN = 6
@@ -63,7 +63,7 @@ class Table:
     def text(self, group: Group, key: str) -> str:
         """A cell as readers see it."""
         text = self.columns[key].show(self.value(group, key), self.std.get(key, {}).get(group.label, math.nan))
-        return text + UNCHOSEN if key == "learning_rate" and unchosen(group) else text
+        return text + MARK if key == "learning_rate" and unchosen(group) else text
 
     def is_bold(self, group: Group, key: str) -> bool:
         """Whether a row is the best of a column beyond chance."""

@@ -9,9 +9,10 @@ import pandas as pd
 from fedem_lightning.errors import one_line
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.run.summary import not_finite_lines
+from fedem_lightning.settings.keys import UNCHOSEN
 
-UNCHOSEN = "*"
-"""The mark of a learning rate that nobody chose."""
+MARK = "*"
+"""Of a learning rate that nobody chose for a row's data."""
 _FEW_EVALUATIONS = 5
 """Number of evaluations below which a row's curve is coarse."""
 
@@ -20,7 +21,7 @@ def warning_lines(setting: Setting) -> Iterator[str]:
     """Lines for readers of a table of scores, each with the rows that it is about."""
     if rates := [name for group in setting.groups for name in unchosen(group)]:
         yield (
-            f"{UNCHOSEN} nobody chose the learning rate of {', '.join(rates)} for these data, and another may be much "
+            f"{MARK} nobody chose the learning rate of {', '.join(rates)} for these data, and another may be much "
             "better: choose one with +tune=learning_rate (docs/trackers.md), in Python with "
             "client_optimizer=ClientSGD(lr=...)"
         )
@@ -47,7 +48,7 @@ def unchosen(group: Group) -> list[str]:
         f"{one_line(rate['of'])} of {shorten(group.label)}" if number else shorten(group.label)
         for run in group.runs
         for number, rate in enumerate(run.results.get("learning_rates") or [])
-        if rate["chosen_by"] is None
+        if rate["chosen_by"] in UNCHOSEN
     ]
     return list(dict.fromkeys(found))
 

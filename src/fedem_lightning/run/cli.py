@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 what the user gave is wrong (one line says what); 1 anythi
 import gc
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from fedem_lightning.startup.process import is_worker_rank
 _typed: list[str] = []  # the words of the command line
 _sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
 _full = False  # whether the user wants traces
+_first_failure: Exception | None = None  # of the jobs of a sweep
 
 OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
 
@@ -54,7 +56,7 @@ def _hydra_main(config: DictConfig) -> float | None:
     except Interrupted as stop:
         _stop(f"{stop}{_sweep_goes_on}")  # a sweep ends, too
     except Exception as error:
-        if hydra_config.mode == RunMode.RUN:
+        if hydra_config.mode == RunMode.RUN or str(error).startswith("+tune:"):  # which all jobs would say
             end(error, folder, _full)
         _end_job(error, folder)
     finally:
@@ -81,9 +83,10 @@ def main() -> None:
 
 
 def _compose_and_run() -> None:
-    global _full, _sweep_goes_on
+    global _full, _sweep_goes_on, _first_failure
+    sys.argv[1:] = [re.sub(r"^\+(?=(learning_rates|method_settings)\.)", "", word) for word in sys.argv[1:]]
     _typed[:], _sweep_goes_on = sys.argv[1:], ""
-    _full = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    _full, _first_failure = os.environ.get("HYDRA_FULL_ERROR") == "1", None
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
     warnings.formatwarning = _on_one_line
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
@@ -95,8 +98,8 @@ def _compose_and_run() -> None:
         _stop(f"stopped{_sweep_goes_on}")
     except (UserError, Unexpected, BrokenPipeError) as error:  # of a job of a sweep, too
         end(error, full=_full)
-    except Exception as error:  # of Hydra, which ran no job
-        end(not_composed(error, sys.argv[1:]), full=_full)
+    except Exception as error:  # of Hydra, which ran no job; or of a sweeper all of whose jobs have failed
+        end(_first_failure or not_composed(error, sys.argv[1:]), full=_full)
     finally:
         os.environ["HYDRA_FULL_ERROR"] = str(int(_full))
         if not is_worker_rank():
@@ -141,8 +144,10 @@ def _stop(line: str) -> NoReturn:
 
 def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
+    global _first_failure
     foreseen = user_message(error)
     failure = UserError(foreseen) if foreseen is not None else unexpected(error, folder)
     if not is_worker_rank():
         print(f"job {folder.name} failed: {failure}", file=sys.stderr, flush=True)
+    _first_failure = _first_failure or failure
     raise failure from error

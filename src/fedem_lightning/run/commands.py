@@ -101,6 +101,7 @@ def usage(config_dir: Path) -> str:
 
     entries = yaml.safe_load((config_dir / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     defaults = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    defaults["rates"] = "by dataset and backbone"
     offered, lines = choices(config_dir), []
     for group in sorted(offered, key=lambda g: (list(defaults).index(g) if g in defaults else len(defaults), g)):
         name = f"{group} [{defaults[group]}]" if group in defaults else f"+{group}"

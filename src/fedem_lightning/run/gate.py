@@ -23,8 +23,9 @@ from fedem_lightning.mixing import Weights
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
 from fedem_lightning.settings.expected import given
-from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED
+from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED, flatten
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
+from fedem_lightning.settings.shipped import shipped
 
 _OWN: dict[str, Any] = {
     "fidelity": Literal["paper", "reference"],
@@ -38,10 +39,11 @@ _OWN: dict[str, Any] = {
     "personalize_steps": PositiveInt,
     "default_lr": Positive,
     "learning_rates": Mapping[str, Any],
-    "chosen_for": Mapping[str, Mapping[str, Any]] | None,
-    "local_training": Mapping[str, Any],
     "method_settings": Mapping[str, Mapping[str, Any]],
+    "rates_chosen_for": str | None,
+    "local_training": Mapping[str, Any],
 }
+_MAY_MISS = ("run_dir", "n_components")
 _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "engine", "network.")
 """What stands under these keys is made for a try."""
 
@@ -53,18 +55,31 @@ def check_configuration(config: DictConfig) -> None:
         UserError: the first key with a value that cannot be: the key, what is expected, and what was given.
 
     """
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    values |= {key: None for key in _MAY_MISS if OmegaConf.is_missing(config, key)}
+    missing = [key for key, value in flatten(values).items() if value == "???"]
+    require(not missing, f"{''.join(missing[:1])}: a value is missing")
     for key, hint in _OWN.items():
         AllowedValues(hint).check(key, values.get(key))
-    for name, rate in values["learning_rates"].items():
-        AllowedValues(Positive | None).check(f"learning_rates.{name}", rate)
     written = OmegaConf.to_yaml(config, resolve=False)
+    known = _reads(f"{written}{shipped('algorithm')}{shipped('adaptation')}")
+    for key, value in flatten({part: values[part] for part in ("learning_rates", "method_settings")}).items():
+        near = difflib.get_close_matches(key, known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        require(key in known, f"{key}: no method reads this key{meant}")
+        if key.startswith("learning_rates."):
+            AllowedValues(Positive | None).check(key, value)
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
         near = difflib.get_close_matches(str(key), [*_OWN, *GROUPS, "experiment"], n=1)
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
         require(read is not None, f"{key}: nothing reads this key" + (f"; did you mean {near[0]}?" if near else ""))
     for group in GROUPS:
         check_group(group, values.get(group))
+
+
+def _reads(text: str) -> list[str]:
+    """The rates and settings of methods that a configuration's interpolations read."""
+    return re.findall(r"\b(?:learning_rates|method_settings)\.[\w.]+", text)
 
 
 def check_group(group: str, value: Any) -> None:
@@ -127,7 +142,7 @@ def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
     """Prepares for classes of the user's own, such as `backbone._target_=mine.Net`, in place of those of the choices.
 
     Keys of the choice that the class does not take are removed, unless the user has typed them. Rates that were chosen
-    for SGD do not count for another optimiser: its rate is from `learning_rates`, or typed, or its default.
+    for SGD do not count for another optimiser: its rate is one that the user has typed, or its default.
 
     Returns:
         {"backbone": "Net"}, the name that replaces the choice's; {}: the network is a choice.
@@ -148,9 +163,8 @@ def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
             for name in [str(name) for name in options if not str(name).startswith("_")]:
                 if name not in takes.known and f"{key}.{name}" not in typed:
                     del options[name]
-        rate = str(OmegaConf.to_container(options, resolve=False).get("lr"))  # type: ignore[union-attr]
-        if other and rate.startswith("${chosen:") and "lr" in takes.known:
-            own = [f"${{{name}}}" for name in re.findall(r"learning_rates\.\w+", rate)]
-            options.lr = f"${{first:{','.join([*own, str(takes.known['lr'].default)])}}}"
+        rate = _reads(str(OmegaConf.to_container(options, resolve=False).get("lr")))  # type: ignore[union-attr]
+        if other and rate and not typed & {*rate} and "lr" in takes.known:
+            options.lr = takes.known["lr"].default
     own_network = "backbone._target_" in typed
     return {"backbone": str(config.backbone._target_).rpartition(".")[2]} if own_network else {}

@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError
-from fedem_lightning.records.configs import find_chosen
+from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.job_folders import run_command
-from fedem_lightning.settings.keys import FINDS_RUN
+from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN
 from fedem_lightning.settings.shipped import CONFIG_DIR
 
 WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
@@ -25,8 +25,9 @@ class Rate(NamedTuple):
     Args:
         of: the algorithm or the adaptation, by name.
         rate: the rate.
-        chosen_by: "command"; "learning_rates" or "chosen_for", keys of the configuration; "configuration": another key
-            of it; None: nobody has chosen the rate for these data.
+        chosen_by: "command"; "learning_rates": the user; "chosen_for": a file of the package or of the user, on
+            validation data of these data and this network; "other_data": such a file for others; "configuration":
+            another key of the configuration; None: nobody, it is the default.
 
     """
 
@@ -50,19 +51,29 @@ def learning_rates(
 
 
 def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str]) -> str | None:
-    key = f"{part}.client_optimizer"
-    if {word.lstrip("+").partition("=")[0] for word in overrides} & {key, f"{key}.lr"}:
+    key, typed = f"{part}.client_optimizer", {word.lstrip("+").partition("=")[0] for word in overrides}
+    if typed & {key, f"{key}.lr"}:
         return "command"
     raw = str(OmegaConf.to_container(OmegaConf.select(config, key), resolve=False)["lr"])  # type: ignore[index,call-overload]
     if "${" not in raw:  # in the file of a method of the user's own it is only where the method begins
         return "configuration" if (CONFIG_DIR / part / f"{name}.yaml").is_file() else None
-    keys = re.findall(r"learning_rates\.\w+", raw)
-    place = find_chosen(functools.partial(OmegaConf.select, config), keys, None).place
-    return {"own": "learning_rates", "chosen_for": "chosen_for" if "${chosen:" in raw else None}.get(place)
+    rate = next((r for r in re.findall(r"learning_rates\.\w+", raw) if OmegaConf.select(config, r) is not None), None)
+    chosen_for = config.get("rates_chosen_for")
+    if rate is None or rate in typed or chosen_for is None:
+        return rate and "learning_rates"
+    return "chosen_for" if chosen_for == data_and_network(functools.partial(OmegaConf.select, config)) else "other_data"
 
 
-def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], to_tune: str) -> str:
-    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one of them."""
+def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictConfig, to_tune: str) -> str:
+    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one for these data.
+
+    Args:
+        rates: of the run.
+        choices: by group.
+        config: of the run.
+        to_tune: how to choose a rate.
+
+    """
     these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
@@ -70,11 +81,12 @@ def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], to_tune: str) -
         "learning_rates": "from learning_rates",
         "configuration": "chosen in the configuration",
         "chosen_for": f"chosen for {these}" + (f" (+experiment={experiment})" if experiment else ""),
+        "other_data": f"chosen for {config.get('rates_chosen_for')}, nobody chose one for {these}",
         None: f"the default, nobody chose it for {these}",
     }
     parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
     between = "; " if to_tune == WITHOUT_VAL else "\n"
-    by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by is None for rate in rates)
+    by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by in UNCHOSEN for rate in rates)
     return f"learning rate {'; '.join(parts)}" + (f"{between}{to_tune}" if by_default else "")
 
 
@@ -96,6 +108,6 @@ def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence
     kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
     higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
     direction = [] if higher else ["hydra.sweeper.direction=minimize"]
-    adapts = any(rate.chosen_by is None for rate in rates[1:])
+    adapts = any(rate.chosen_by in UNCHOSEN for rate in rates[1:])
     too = ["adaptation.client_optimizer.lr=tag(log,interval(0.001,10))"] if adapts else []
     return f"choose one with: {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"

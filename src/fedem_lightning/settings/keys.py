@@ -10,7 +10,7 @@ GROUPS = (
     *("algorithm", "adaptation", "dataset", "backbone", "engine", "trainer", "faults", "aggregation"),
     *("compression", "callbacks", "logger", "network"),
 )
-"""Those whose choices make parts of a run."""
+"""Those that make parts of a run."""
 NEEDED = ("algorithm", "dataset", "backbone", "engine", "trainer")
 """Groups of which a run needs one choice."""
 NAMED = ("callbacks", "logger", "network")
@@ -30,10 +30,12 @@ FINDS_RUN = ("run_dir", "ckpt_path")
 OF_SETTING = ("dataset", "backbone", "fidelity")
 """Runs that differ in them stand in different tables."""
 PASSED_ON = (
-    *("n_components", "initialization", "personalize_steps", "learning_rates", "default_lr", "chosen_for"),
-    *("local_training", "method_settings"),
+    *("n_components", "initialization", "personalize_steps", "local_training"),
+    *("learning_rates", "default_lr", "method_settings", "rates_chosen_for"),
 )
 """They change the results through keys of the algorithm, where reports see it."""
+UNCHOSEN = (None, "other_data")
+"""What results.json says under `chosen_by` of a learning rate that nobody has chosen for a run's data."""
 MAY_CHANGE = (
     *("trainer", "callbacks", "logger", "algorithm.title", *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
