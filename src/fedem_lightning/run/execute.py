@@ -103,9 +103,7 @@ def _run(
     model = build_model(config, data)
     model.statistics.begin(start)
     rates = learning_rates(config, choices, overrides, model)
-    lines = (
-        [rate_line(rates, choices, config.rates_chosen_for, to_tune(data, overrides, flags, rates))] if rates else []
-    )
+    lines = [rate_line(rates, choices, config, to_tune(data, overrides, flags, rates))] if rates else []
     done = 0 if checkpoint is None else rounds_of(checkpoint)
     if checkpoint is None:
         lines += _planned_privacy(model, len(data.federation.clients()), config.trainer.max_epochs)
