@@ -23,7 +23,7 @@ def composed(*words: str) -> DictConfig:
 
 def test_every_key_of_the_configuration_is_known_and_every_known_one_is_there() -> None:
     config = composed("dataset=digits")
-    assert {*map(str, config)} == {*gate._OWN, *keys.GROUPS}
+    assert {*map(str, config), "case", "cases"} == {*gate._OWN, *keys.GROUPS}
     assert {*keys.NEEDED, *keys.NAMED, *keys.HANDED} < {*keys.GROUPS}
     known = {*flatten(OmegaConf.to_container(config)), *map(str, config), "hydra"}
     told = {*keys.MAY_CHANGE, *keys.OF_SETTING, *keys.WITHOUT_EFFECT}

@@ -81,8 +81,15 @@ def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
     return reference if _root_.fidelity == "reference" else paper
 
 
+def _by_case(*values: Any, _root_: DictConfig) -> Any:
+    cases = list(_root_.cases)
+    require(_root_.case in cases, f"case: expected {', '.join(cases)}, got {_root_.case}")
+    return values[cases.index(_root_.case)]
+
+
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "by_fidelity": _by_fidelity,
+    "by_case": _by_case,
     "tenth": lambda number: max(1, number // 10) if isinstance(number, int) else 1,
 }
 """Of this package's configurations."""

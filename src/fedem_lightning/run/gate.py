@@ -33,6 +33,8 @@ _OWN: dict[str, Any] = {
     "data_dir": str,
     "run_dir": Annotated[str, MinLen(1), "the name of a folder"] | float | None,  # 3 is a number
     "ckpt_path": str | None,
+    "case": str | None,  # of an experiment with several,
+    "cases": Sequence[str] | Mapping[str, Mapping[str, Any]] | None,  # which its file lists
     "mixing_weights": Weights,
     "n_components": PositiveInt | None,
     "initialization": Initialization,
@@ -56,11 +58,13 @@ def check_configuration(config: DictConfig) -> None:
 
     """
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    values |= {key: None for key in _MAY_MISS if OmegaConf.is_missing(config, key)}
+    values |= {key: None for key in _MAY_MISS if values.get(key) == "???"}
     missing = [key for key, value in flatten(values).items() if value == "???"]
     require(not missing, f"{''.join(missing[:1])}: a value is missing")
     for key, hint in _OWN.items():
         AllowedValues(hint).check(key, values.get(key))
+    case, cases = values.get("case"), values.get("cases") or [None]
+    require(case in cases, f"case: expected {', '.join(map(str, cases))}, got {case}")
     written = OmegaConf.to_yaml(config, resolve=False)
     known = _reads(f"{written}{shipped('algorithm')}{shipped('adaptation')}")
     for key, value in flatten({part: values[part] for part in ("learning_rates", "method_settings")}).items():
