@@ -70,7 +70,7 @@ BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "dataset/npz",
     "engine/loop",
     "experiment/femnist_mlp",
-    "experiment/table2",
+    "experiment/recovery",
     "faults/dropout",
     "network/figure3",
     "privacy/central",

@@ -54,7 +54,7 @@ SMALL = {name: runs.SMALL[name] for name in ("synthetic", "density", "digits")} 
 """What shortens a run, by data set; one that is not here needs files, and is only composed."""
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
-    "experiment=NAME": "experiment=table2",
+    "experiment=NAME": "experiment=recovery",
     "KEY=GRID": "algorithm.local_epochs=1",
     "NAME": "fedavg",
     "ALGORITHM": "fedavg",
@@ -144,7 +144,7 @@ def test_blocks_are_of_known_languages() -> None:
 
 
 def test_choices_that_are_named_exist() -> None:
-    """`+experiment=table2`, `algorithm=fedem,local` and the like, wherever they stand."""
+    """`+experiment=recovery`, `algorithm=fedem,local` and the like, wherever they stand."""
     groups = "algorithm|adaptation|backbone|callbacks|dataset|engine|experiment|logger|network"
     missing = []
     for document in DOCUMENTS:
@@ -179,8 +179,8 @@ def test_the_tables_of_results_are_the_files() -> None:
     """reproduction/baselines.md and real_data.md show the accuracies of lab_notes/scores.csv."""
     with (ROOT / "docs" / "lab_notes" / "scores.csv").open(newline="") as file:
         scores = {(row["experiment"], row["method"]): row for row in csv.DictReader(file)}
-    baselines = ("synthetic", "concept_shift", "label_shift", "cifar10_dirichlet01", "cifar10_dirichlet05")
-    real = ["femnist_lenet", "emnist_lenet", "cifar10_lenet", "cifar100_lenet", "shakespeare_small"]
+    baselines = ("synthetic", "emnist case=concept_shift", "emnist", "cifar10", "cifar10 case=dirichlet05")
+    real = ["femnist_lenet", "emnist_lenet", "cifar_lenet", "cifar_lenet dataset=cifar100", "shakespeare_small"]
     columns = [*(f"baselines_{name}" for name in (*baselines, "femnist_mlp")), "femnist_lenet"]
     for page, experiments in {"baselines": columns, "real_data": real}.items():
         table = (ROOT / "docs" / "reproduction" / f"{page}.md").read_text().split("\n| method")[1].split("\n\n")[0]

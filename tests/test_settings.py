@@ -1,15 +1,10 @@
-"""What the shipped configurations resolve to, against a table; and what that means: methods that average move alike.
-
-tests/settings.csv has a row for each experiment and fidelity: what all methods share, the default of their
-learning rates, and the rates that were chosen for the experiment's data.
-"""
+"""What the shipped configurations mean: methods that average move alike."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -17,26 +12,17 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning import MLP, FederatedAlgorithm, FederatedDataModule, Linear, PFedMe, UserError
+from fedem_lightning.settings.keys import flatten
 from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer
 from helpers.paths import ROOT
 
-TABLE = pd.read_csv(Path(__file__).with_name("settings.csv"), index_col=["experiment", "fidelity"])
-SHARED = ["batch_size", "local_epochs", "local_steps", "participation", "momentum", "state", "weight_decay", "schedule"]
-SHARED += ["server_lr", "server_momentum", "rounds"]
-OWN: dict[str, dict[str, Any]] = {  # what a method keeps whatever the experiment
-    "afl": {"batch_size": 10**9, "local_steps": 1, "momentum": 0.0},
-    "l2sgd": {"momentum": 0.0},
-    "pfedme": {"momentum": 0.0},
-}
-OWN_IN_REFERENCE = {"fedprox": {"momentum": 0.0}}
 MAY_SET = {"participation", "scored_clients", "local_epochs", "server_optimizer.momentum"}
 """Keys of `algorithm` that an experiment may set: no method has a value of its own for them."""
 
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
-ROWS = sorted(TABLE.index)
 IN_REFERENCE = {"fedprox": "the public code has no momentum"}
 
 
@@ -76,87 +62,30 @@ def set_by_experiment(config: DictConfig) -> dict[str, Any]:
     return flat
 
 
-def settings(algorithm: DictConfig, rounds: int) -> dict[str, Any]:
-    optimizer, server = algorithm.client_optimizer, algorithm.server_optimizer
-    found = {key: algorithm.get(key) for key in SHARED[:4]}
-    found |= {key: optimizer.get(key) for key in SHARED[4:8]}
-    return found | {"server_lr": server.lr, "server_momentum": server.get("momentum", 0.0), "rounds": rounds}
-
-
-def expected(experiment: str, fidelity: str, algorithm: str) -> dict[str, Any]:
-    row = TABLE.loc[(experiment, fidelity), SHARED].to_dict()
-    own = OWN.get(algorithm, {}) | (OWN_IN_REFERENCE.get(algorithm, {}) if fidelity == "reference" else {})
-    return {key: None if pd.isna(value) else value for key, value in (row | own).items()}
-
-
-def rate(experiment: str, fidelity: str, name: str) -> float:
-    """The learning rate: chosen for the method (the ensemble is FedAvg many times), or the experiment's default."""
-    row = TABLE.loc[(experiment, fidelity)]
-    names = [name, "fedavg"] if name == "fedavg_ensemble" else [name]
-    return float(next((row[n] for n in names if n in row and not pd.isna(row[n])), row["default_lr"]))
-
-
-def test_the_table_has_every_experiment() -> None:
-    experiments = {path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml")}
-    assert set(ROWS) == {(e, fidelity) for e in experiments for fidelity in ("paper", "reference")}
-    assert {*SHARED, "default_lr", "fedavg"} <= set(TABLE.columns) <= {*SHARED, "default_lr", *ALGORITHMS}
-
-
 @pytest.mark.parametrize("path", sorted((CONFIG_DIR / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
 def test_an_experiment_sets_nothing_that_methods_have_of_their_own(path: Path) -> None:
     config = OmegaConf.load(path)
     algorithm = OmegaConf.to_container(config.get("algorithm", OmegaConf.create()), resolve=False)
-    flat = pd.json_normalize(algorithm).columns if algorithm else []
-    assert set(flat) <= MAY_SET
+    assert set(flatten(algorithm)) <= MAY_SET
     assert set(config.get("local_training", {})) <= set(OmegaConf.load(CONFIG_DIR / "config.yaml").local_training)
 
 
-@pytest.fixture(scope="module")
-def moved_by() -> dict[tuple[Any, ...], bool]:
-    """Settings for which the methods have been seen to move alike."""
-    return {}
-
-
-OF_EACH_KIND = {"table3"}
-SORTED = sorted({experiment for experiment, _ in ROWS})
-
-
+@pytest.mark.parametrize("fidelity", ["paper", "reference"])
 @pytest.mark.parametrize(
-    "experiment", [e if e in OF_EACH_KIND else pytest.param(e, marks=pytest.mark.slow) for e in SORTED]
+    "experiment",
+    ["recovery", *(pytest.param(e, marks=pytest.mark.slow) for e in ("femnist", "digits", "floral_mnist"))],
 )
-def test_every_algorithm_has_the_settings_of_the_table_and_moves_as_fedavg(
-    experiment: str, moved_by: dict[tuple[Any, ...], bool]
-) -> None:
+def test_methods_that_average_move_as_fedavg(experiment: str, fidelity: str) -> None:
+    """A method's file keeps what all share: batch size, epochs, momentum, its state, weight decay, schedule."""
     config = composed_with_all(experiment)
-    common = set_by_experiment(config)
-    for fidelity in ("paper", "reference"):
-        config.fidelity = fidelity
-        for name in ALGORITHMS:
-            algorithm = config.all[name].copy()
-            algorithm._set_parent(config)
-            for key, value in common.items():
-                OmegaConf.update(algorithm, key, value, force_add=True)
-            assert settings(algorithm, config.trainer.max_epochs) == expected(experiment, fidelity, name), name
-            lr = algorithm.client_optimizer.lr
-            assert lr == pytest.approx(rate(experiment, fidelity, name)), f"learning rate of {name}"
-            config.all[name] = algorithm
-        row = TABLE.loc[(experiment, fidelity)]
-        key = (fidelity, *row[["batch_size", "local_epochs", "momentum", "state", "weight_decay", "schedule"]])
-        key += (row["server_momentum"],)
-        if not moved_by.get(key):
-            check_that_methods_move_alike(config, fidelity)
-            moved_by[key] = True
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in ROWS}))
-def test_the_whole_product_of_experiments_and_algorithms(experiment: str) -> None:
+    config.fidelity = fidelity
     for name in ALGORITHMS:
-        config = composed(f"+experiment={experiment}", f"algorithm={name}")
-        for fidelity in ("paper", "reference"):
-            config.fidelity = fidelity
-            assert settings(config.algorithm, config.trainer.max_epochs) == expected(experiment, fidelity, name), name
-            assert config.algorithm.client_optimizer.lr == pytest.approx(rate(experiment, fidelity, name))
+        algorithm = config.all[name].copy()
+        algorithm._set_parent(config)
+        for key, value in set_by_experiment(config).items():
+            OmegaConf.update(algorithm, key, value, force_add=True)
+        config.all[name] = algorithm
+    check_that_methods_move_alike(config, fidelity)
 
 
 def alike(n_clients: int = 4, n_samples: int = 20) -> FederatedDataModule:
@@ -216,7 +145,7 @@ def test_the_table_of_work_has_every_algorithm() -> None:
     text = (ROOT / "docs" / "communication.md").read_text().split("| method | gradients |")[1].split("\n\n")[0]
     named = {name for line in text.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named <= set(ALGORITHMS)
-    config, data, clients = composed_with_all("table3"), alike(), torch.arange(4)
+    config, data, clients = composed_with_all("recovery"), alike(), torch.arange(4)
     visits = data.federation.splits["train"].counts(clients)
     as_usual = {"per_fedavg", "user_centric"}  # by default, outside of special rounds
     for name in set(ALGORITHMS) - {"mocha"}:
@@ -231,12 +160,6 @@ def test_most_methods_are_compared() -> None:
     assert compared >= {*("agnostic", "apfl", "clustered", "d_fedavg", "d_fedem", "fedavg", "fedavg_plus", "fedem")}
     assert compared >= {*("fedala", "fedavg_ensemble", "fedbn", "fedper", "lg_fedavg", "per_fedavg", "scaffold")}
     assert compared >= {*("fedfomo", "fedprox", "hypcluster", "local", "mapper", "oracle", "qffl", "user_centric")}
-
-
-def test_the_ensemble_has_fedavgs_rate_unless_it_was_tuned() -> None:
-    for experiment, rate in (("femnist", 0.0316), ("baselines_concept_shift", 0.1)):  # there FedAvg has 0.03
-        config = composed(f"+experiment={experiment}", "algorithm=fedavg_ensemble")
-        assert config.algorithm.client_optimizer.lr == rate
 
 
 def test_the_smallest_difference_of_effective_rates_is_seen() -> None:

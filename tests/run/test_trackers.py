@@ -307,17 +307,6 @@ def test_optuna_maximises_validation_accuracy(tmp_path: Path, monkeypatch: pytes
     assert scores[best["best_params"]["algorithm.client_optimizer.lr"]] == best["best_value"]
 
 
-def test_components_are_tuned_by_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the shipped sweep two numbers of components, whole and with a shared body."""
-    leave_undrawn(monkeypatch)
-    some = ["+tune=components", "n_components=1,2", "backbone=mlp", "backbone.hidden=[3]", "run_dir=tuned"]
-    assert call(tmp_path, monkeypatch, "-m", *TINY, *some) == 0
-    found = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("tuned/*/.hydra/config.yaml")]
-    chosen = {(config["n_components"], config["algorithm"]["shared"]) for config in found}
-    assert chosen == {(m, shared) for m in (1, 2) for shared in (None, "body")}
-    assert {config["algorithm"]["_target_"] for config in found} == {"fedem_lightning.FedEM"}
-
-
 def test_without_optuna_a_line_says_what_to_install() -> None:
     error = not_composed(MissingConfigException("", "hydra/sweeper/optuna", ["basic"]), [])
     assert str(error) == 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
