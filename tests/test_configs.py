@@ -228,7 +228,7 @@ def test_an_experiment_names_its_command() -> None:
     for path in (CONFIG_DIR / "experiment").glob("*.yaml"):
         first = path.read_text().splitlines()
         assert first[0] == "# @package _global_"
-        assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:4])
+        assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:8])
 
 
 def test_a_users_own_backbone_is_one_target_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from fedem_lightning.run.gate import check_configuration
 from helpers.commands import CONFIG_DIR, call
 from helpers.runs import leave_undrawn
 
-EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
+FILES = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "experiment").glob("*.yaml"))}
+CASES = [(name, case) for name, file in FILES.items() for case in file.get("cases", [None])]
+OF_DATA = {"cifar100": ["dataset=cifar100"], "concept_shift of user_centric": ["dataset=cifar10"]}
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
 DIGITS = ["+experiment=digits", "trainer.max_epochs=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
 
@@ -24,10 +26,11 @@ def composed(*overrides: str) -> DictConfig:
         return compose("config", list(overrides))
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_an_experiment_says_for_what_its_rates_were_chosen(experiment: str) -> None:
+@pytest.mark.parametrize(("experiment", "case"), CASES)
+def test_an_experiment_says_for_what_its_rates_were_chosen(experiment: str, case: str | None) -> None:
     """Those of another experiment on which it builds are for the same data and network; a method reads each of them."""
-    config = composed(f"+experiment={experiment}")
+    words = OF_DATA.get(str(case), OF_DATA.get(f"{case} of {experiment}", []))
+    config = composed(f"+experiment={experiment}", *words, *([f"case={case}"] if case else []))
     these = data_and_network(lambda key: OmegaConf.select(config, key))
     assert config.rates_chosen_for == (these if config.learning_rates or config.method_settings else None)
     check_configuration(config)  # which names a rate that nothing reads
