@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.fast
 
-DATA = ("names", "own_data", "partitions", "dealing", "table_features")
+DATA = ("names", "partitions", "dealing", "table_features", "torch_data")
 MODULES = (
     "aggregation.rules",
     "aggregation.base",

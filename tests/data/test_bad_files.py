@@ -201,22 +201,21 @@ NPZ: dict[str, tuple[Make, str]] = {
     "split of other words": (npz(split=np.full(N, "dev")), "split: expected the words train, val, test, got dev"),
     "shorter split": (npz(split=np.zeros(3, int)), r"split: expected shape \(12,\)"),
     **{
-        f"{name} for {read}": (npz(**{name: GOOD["y"]}), f"path: .*a.npz: {name} is not read; {said}")
+        f"{name} for {read}": (
+            npz(**{name: GOOD["y"]}),
+            f"path: .*a.npz: {name} is not read, but looks like {read}; {said}",
+        )
         for name, read, said in (
-            ("Split", "split", r"did you mean split\?"),
-            ("splits", "split", r"did you mean split\?"),
-            ("test_mask", "split", r"did you mean split\?"),
-            ("domains", "domain", r"did you mean domain\?"),
-            ("domains_", "domain", r"did you mean domain\?"),
-            ("x_test", "x", "all samples belong into x, and split says 0 train, 1 val, 2 test"),
-            ("y_test", "y", "all samples belong into y, and split"),
-            ("labels", "y", "y is; leave labels out"),
-            ("X", "x", "x is; leave X out"),
-            ("client_id", "client", "client is; leave client_id out"),
+            ("Split", "split", "rename it, or leave it out$"),
+            ("splits", "split", "rename it"),
+            ("domains_", "domain", "rename it"),
+            ("x_test", "x", "rename it, or leave it out; all samples belong into x and y, and split says which"),
+            ("Y", "y", "rename it, or leave it out; all samples"),
+            ("client_id", "client", "rename it"),
         )
     },
-    "clients for client": (npz(client=None, clients=GOOD["client"]), r"clients is not read; did you mean client\?"),
-    "names in another folder": (npz(**{"../x": GOOD["x"]}), r"a.npz: ../x is not read; x is; leave ../x out"),
+    "clients for client": (npz(client=None, clients=GOOD["client"]), "clients is not read, but looks like client;"),
+    "names in another folder": (npz(**{"../x": GOOD["x"]}), r"a.npz: ../x is not read, but looks like x;"),
     "two arrays of names": (npz(names=["a", "b"], client_names=["a", "c"]), "names: .* names beside client_names"),
     "a sample of nobody's": (npz(client=np.resize(["a", "", "b"], N)), "client: sample 1 has an empty name"),
     "nobody trains": (npz(split=np.full(N, 2)), "client 0, 1 has no training sample"),
@@ -312,7 +311,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "UTF-16": (csv(CSV.encode("utf-16")), "t.csv is no UTF-8 text"),
     "a picture": (csv(b"\x89PNG\r\n\x1a\n" + bytes(1000)), "t.csv is no UTF-8 text"),
     "NUL in the header": (csv(CSV.replace("age", "a\0ge", 1)), "columns: number 1, .* no file can hold"),
-    "NUL in a client": (csv(CSV.replace("a,", "a\0b,")), "t.csv|client: number 0, .* no file can hold"),
+    "NUL in a client": (csv(CSV.replace("a,", "a\0b,")), "t.csv|column 'client': number 0, .* no file can hold"),
     "NUL alone": (csv(bytes(1000)), "t.csv"),
     "infinite": (csv(CSV.replace(",0.5,", ",inf,")), "column 'age': 1 of 12 rows are infinite"),
     "infinite in float64": (csv(CSV.replace(",0.5,", ",1e999,")), "column 'age': 1 of 12 rows are infinite"),
@@ -336,7 +335,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "lists": (parquet(age=[[1, 2]] * N), "column 'age' holds"),
     "dates": (parquet(age=pd.date_range("2024", periods=N)), "column 'age' holds dates"),
     "nothing": (parquet(age=pa.nulls(N)), "missing values: column 'age' in 12 of 12"),
-    "bytes": (parquet(age=[b"a\xff"] * N), "column 'age' holds bytes"),
+    "bytes": (parquet(age=[b"a\xff"] * N), "column 'age' holds values of the type bytes"),
     "labels of 1e300": (parquet(y=[1e300, 0.0] * 6), "y: numbers too large for float32|column 'y'"),
 }
 

@@ -6,7 +6,6 @@ from .federation import Federation
 from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
-from .own_datasets import TorchDataModule
 from .own_files import NpzDataModule
 from .own_folders import PFLlibDataModule
 from .samples import Arrays, Domains, Windows
@@ -16,6 +15,7 @@ from .synthetic import SyntheticMixture
 from .table_features import TableFeatures
 from .tables import TableDataModule
 from .text import TextDataModule
+from .torch_data import TorchDataModule
 
 __all__ = [
     "Arrays",

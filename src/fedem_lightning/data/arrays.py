@@ -1,15 +1,15 @@
-"""Checks of a user's own arrays, one by one.
+"""Checks of a user's own arrays, one by one: what these let through is not checked again.
 
 Samples must be finite in float32, in which models compute: what is not is refused, and its first client named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedem_lightning.data.names import checked_names, shown, strings
+from fedem_lightning.data.names import checked_names, shown
 from fedem_lightning.data.samples import PIECE, Domains
 from fedem_lightning.errors import UserError, require, require_whole
 from fedem_lightning.records.measures import SPLITS
@@ -39,26 +39,22 @@ def as_array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
         return array
-    for what, kind, dtype in (("strings", str, np.str_), ("whole numbers", (int, np.integer), np.int64)):
+    kinds: tuple[tuple[str, Any, Any], ...] = (
+        ("strings", str, np.str_),
+        ("whole numbers", (int, np.integer), np.int64),
+    )
+    for what, kind, dtype in kinds:
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
         if right.all():
-            _check_kept(name, array, kind)
-            return array.astype(dtype)
+            if kind is str:
+                checked_names(name, array.tolist())
+            try:
+                return array.astype(dtype)
+            except OverflowError as error:
+                raise UserError(f"{name}: a whole number is beyond 64 bits") from error
         wrong = int(right.argmin())
         require(not right.any(), f"{name}: expected {what} everywhere, number {wrong} is {array[wrong]!r}")
     return array
-
-
-def _check_kept(name: str, array: np.ndarray, kind: type | tuple[type, ...]) -> None:
-    """Raises UserError if NumPy would change a string or a whole number: it drops NULs at the end of a string."""
-    if kind is str:
-        kept = np.array([not value.endswith("\0") for value in array])
-        said = "has a character that no file can hold"
-    else:
-        kept = np.array([-(2**63) <= value < 2**63 for value in array])
-        said = "is beyond 64 bits"
-    wrong = int(kept.argmin()) if len(kept) else 0
-    require(bool(kept.all()), f"{name}: number {wrong}, {shown(str(array[wrong : wrong + 1].tolist()))}, {said}")
 
 
 def as_rows(name: str, values: Any) -> np.ndarray:
@@ -68,7 +64,31 @@ def as_rows(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _check_length(name: str, array: np.ndarray, n: int) -> None:
+def as_fields(name: str, values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Several arrays by name, of at least one axis and of equal lengths.
+
+    Args:
+        name: of all, for messages.
+        values: a dictionary of arrays.
+        names: those that it must have; None: any. Others are left out.
+
+    Raises:
+        UserError: it is no dictionary, lacks an array, or the arrays do not fit together.
+
+    """
+    fits = isinstance(values, Mapping) and len(values) > 0
+    require(fits, f"{name}: expected a dictionary of arrays, got {given(values)}")
+    missing = [one for one in names or () if one not in values]
+    require(not missing, f"{name}: no {', '.join(missing)} in it; expected the arrays {', '.join(names or ())}")
+    found = {str(key): as_rows(f"{name}: {key}", values[key]) for key in names or values}
+    told = ", ".join(f"{key} {len(array)}" for key, array in found.items())
+    same = len({len(array) for array in found.values()}) == 1
+    require(same, f"{name}: expected as many samples in every array, got {told}")
+    return found
+
+
+def check_length(name: str, array: np.ndarray, n: int) -> None:
+    """Raises UserError unless an array has one entry for each of n samples."""
     require(array.shape == (n,), f"{name}: expected shape ({n},) as x has, got {array.shape}")
 
 
@@ -90,127 +110,16 @@ def check_features(
     require(x.dtype.kind in "fiub", f"{name}: expected numbers, got dtype {x.dtype}")
     check_finite(name, x, client, names)
     if x.dtype.kind == "u" and x.dtype != np.uint8:
-        fits = not x.size or int(x.max()) < 2**63
-        require(fits, f"{name}: a whole number of 2^63 or more ({x.max() if x.size else 0}), expected less")
+        largest = int(x.max()) if x.size else 0
+        require(largest < 2**63, f"{name}: a whole number of 2^63 or more ({largest}), expected less")
         return x.astype(np.int32 if x.dtype.itemsize == 2 else np.int64)
     return x.astype(np.float32) if x.dtype.kind == "b" or x.dtype == np.float16 else x
-
-
-def looks_like_pixels(x: np.ndarray) -> bool:
-    """Whether numbers [n, ...] of images are in 0..255, where training expects about [0, 1]."""
-    return x.dtype != np.uint8 and x.ndim in (3, 4) and bool(x.min() >= 0 and 64 < x.max() <= 255)
-
-
-def check_images(x: np.ndarray, origin: str) -> np.ndarray:
-    """Returns uint8 images [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
-    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4)
-    require(
-        fits, f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}, got {x.dtype} of shape {x.shape}"
-    )
-    require(x.size > 0, f"x: no image in {origin}")
-    return x
-
-
-def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
-    """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
-    _check_length(name, y, n)
-    y = _whole(name, y)
-    signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
-    require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
-    if n_classes is not None:
-        require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
-    else:
-        n_classes = max(2, int(y.max()) + 1)
-        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
-        require(
-            n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y),
-            f"{name}: the largest label, {n_classes - 1}, would make {few}",
-        )
-    outside = (y < 0) | (y >= n_classes)
-    require(
-        not outside.any(),
-        f"{name}: label {y[outside.argmax()]} at sample {outside.argmax()} is outside the {n_classes} classes "
-        f"0..{n_classes - 1}",
-    )
-    return y, n_classes
-
-
-def _whole(name: str, y: np.ndarray) -> np.ndarray:
-    """Whole numbers of any dtype as int64 [n]."""
-    require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
-    if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
-        fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
-        wrong = int(fits.argmin())
-        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong}")
-    return y.astype(np.int64)
-
-
-def check_targets(y: np.ndarray, n: int) -> np.ndarray:
-    """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
-    require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
-    require(y.ndim in (1, 2) and len(y) == n, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
-    require(y.size > 0, f"y: expected at least one target, got shape {y.shape}")
-    check_finite("y", y)
-    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
-
-
-def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns client indices int64 [n] in 0..T-1 and the clients' names [T]; anything else is a UserError."""
-    _check_length("client", client, n)
-    if names is None:
-        codes, found = distinct_values("client", client)
-        nameless = [i for i, name in enumerate(found) if not name.strip()]
-        first = int(np.isin(codes, nameless).argmax())
-        require(not nameless, f"client: sample {first} has an empty name")
-        require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
-        return codes, tuple(found)
-    names = as_array("names", names)
-    require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
-    inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
-    require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
-    given = [str(name) for name in strings("names", names)]
-    return client.astype(np.int64), tuple(checked_names("names", given, unique=True))
-
-
-def check_domains(domain: np.ndarray, n: int) -> Domains:
-    """Returns the domain of each of n samples, from whole numbers or strings; anything else is a UserError."""
-    _check_length("domain", domain, n)
-    codes, names = distinct_values("domain", domain)
-    return Domains(tuple(names), torch.from_numpy(codes))
-
-
-def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
-    require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
-    distinct, codes = np.unique(strings(name, values), return_inverse=True)
-    return codes.astype(np.int64), checked_names(name, [str(value) for value in distinct])
-
-
-def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
-    """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
-    _check_length(name, split, n)
-    split = strings(name, split)
-    words = split.dtype.kind == "U"
-    require(words or split.dtype.kind in "iu", f"{name}: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
-    known = np.isin(split, SPLITS if words else (0, 1, 2))
-    expected = f"the words {', '.join(SPLITS)}" if words else "0 train, 1 val, 2 test"
-    wrong = int(known.argmin())
-    require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
-    return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)
 
 
 def check_finite(
     name: str, array: np.ndarray, client: np.ndarray | None = None, names: Sequence[str] | None = None
 ) -> None:
-    """Raises UserError if a sample [n, ...] has a value that is not finite, or too large for float32.
-
-    Args:
-        name: of the array, for the message.
-        array: the samples; anything but floats is finite.
-        client: the client of each sample, int [n], if it is known.
-        names: names of the clients, [T].
-
-    """
+    """Raises UserError if a sample [n, ...] has a value that is not finite, or too large for float32; see above."""
     if array.dtype.kind != "f" or not array.size:
         return
     require(array.dtype.itemsize <= 8, f"{name}: expected float64 or smaller, got {array.dtype}")
@@ -228,3 +137,100 @@ def check_finite(
         n_clients = len(np.unique(client[bad]))
         whose = f", of client {shown(names[client[first]])}; {n_clients} of {len(names)} clients have such samples"
     raise UserError(f"{name}: {what} in {n} sample{'s' * (n != 1)}, the first is number {first}{whose}")
+
+
+def check_images(x: np.ndarray, origin: str) -> np.ndarray:
+    """Returns uint8 images [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4)
+    expected = f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}"
+    require(fits and x.size > 0, f"{expected}, got {x.dtype} of shape {x.shape}")
+    return x
+
+
+def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
+    """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
+    check_length(name, y, n)
+    require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
+    if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
+        fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
+        wrong = int(fits.argmin())
+        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong}")
+    y = y.astype(np.int64)
+    signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
+    require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
+    if n_classes is not None:
+        require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
+    else:
+        n_classes = max(2, int(y.max()) + 1)
+        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
+        fits = n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y)
+        require(fits, f"{name}: the largest label, {n_classes - 1}, would make {few}")
+    outside = (y < 0) | (y >= n_classes)
+    wrong = int(outside.argmax())
+    said = f"{name}: label {y[wrong]} at sample {wrong} is outside the {n_classes} classes 0..{n_classes - 1}"
+    require(not outside.any(), said)
+    return y, n_classes
+
+
+def check_targets(y: np.ndarray, n: int) -> np.ndarray:
+    """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
+    require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
+    fits = y.ndim in (1, 2) and len(y) == n and y.size > 0
+    require(fits, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
+    check_finite("y", y)
+    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
+
+
+def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns client indices int64 [n] in 0..T-1 and the clients' names [T]; anything else is a UserError."""
+    check_length("client", client, n)
+    if names is None:
+        codes, found = distinct_values("client", client)
+        nameless = [i for i, name in enumerate(found) if not name.strip()]
+        require(not nameless, f"client: sample {int(np.isin(codes, nameless).argmax())} has an empty name")
+        require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
+        return codes, tuple(found)
+    names = as_array("names", names)
+    require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
+    inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
+    require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
+    given = [str(name) for name in _text("names", names)]
+    return client.astype(np.int64), tuple(checked_names("names", given, unique=True))
+
+
+def check_domains(domain: np.ndarray, n: int) -> Domains:
+    """Returns the domain of each of n samples, from whole numbers or strings; anything else is a UserError."""
+    check_length("domain", domain, n)
+    codes, names = distinct_values("domain", domain)
+    return Domains(tuple(names), torch.from_numpy(codes))
+
+
+def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
+    require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
+    distinct, codes = np.unique(_text(name, values), return_inverse=True)
+    return codes.astype(np.int64), checked_names(name, [str(value) for value in distinct])
+
+
+def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
+    """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
+    check_length(name, split, n)
+    split = _text(name, split)
+    words = split.dtype.kind == "U"
+    require(words or split.dtype.kind in "iu", f"{name}: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
+    known = np.isin(split, SPLITS if words else (0, 1, 2))
+    expected = f"the words {', '.join(SPLITS)}" if words else "0 train, 1 val, 2 test"
+    wrong = int(known.argmin())
+    require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
+    return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)
+
+
+def _text(what: str, values: np.ndarray) -> np.ndarray:
+    """Bytes as the UTF-8 text that they are; other arrays as they are."""
+    if values.dtype.kind != "S":
+        return values
+    try:
+        decoded: np.ndarray = np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what}: bytes that are no UTF-8 text ({error.object[:60]!r})") from error
+    return decoded

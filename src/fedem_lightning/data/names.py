@@ -1,8 +1,4 @@
-"""Names that come with data, of clients, classes, domains, columns and arrays: what they may be, how they are shown.
-
-Any text is a name, within limits. What a file holds beside what is read must not look like it: a name that looks like
-one of those read is refused, others are named in a warning.
-"""
+"""Names that come with data, of clients, classes, domains, columns and arrays: what they may be, how they are shown."""
 
 import difflib
 import re
@@ -11,29 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import require
 
 if TYPE_CHECKING:
     import numpy as np
 
 LONGEST_NAME = 1000
 """Characters of a name; a longer one is no name but a text that got into the wrong place."""
-OF_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
-OTHER_WORDS = {"id", "index", "idx", "mask", "is", "number", "all", "data", "my"}
-"""Words that stand beside a known one, as in client_id."""
-MEANT = {
-    "label": "y",
-    "target": "y",
-    "feature": "x",
-    "image": "x",
-    "user": "client",
-    "writer": "client",
-    "owner": "client",
-    "subset": "split",
-    "fold": "split",
-    "superclass": "coarse",
-}
-"""Other words for the arrays of a federation."""
 
 
 def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list[str]:
@@ -45,7 +25,7 @@ def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list
 
     """
     for i, name in enumerate(names):
-        odd = "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name if letter > "\u07ff")
+        odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name)
         require(not odd, f"{what}: number {i}, {shown(name)}, has a character that no file can hold")
         require(len(name) <= LONGEST_NAME, f"{what}: number {i} has {len(name)} characters, more than {LONGEST_NAME}")
     twice = [name for name, n in Counter(names).items() if n > 1] if unique else []
@@ -66,24 +46,6 @@ def shown(name: str) -> str:
     return cut if cut.isprintable() else ascii(cut)
 
 
-def strings(what: str, values: "np.ndarray") -> "np.ndarray":
-    """Bytes as the UTF-8 text that they are; other arrays as they are.
-
-    Raises:
-        UserError: they are no UTF-8.
-
-    """
-    import numpy as np  # `data list` answers without it
-
-    if values.dtype.kind != "S":
-        return values
-    try:
-        decoded: np.ndarray = np.char.decode(values, "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{what}: bytes that are no UTF-8 text ({error.object[:60]!r})") from error
-    return decoded
-
-
 def printable(text: str) -> str:
     """Text of others as any terminal can show it: control characters but line ends, and surrogates, are escaped."""
     whole = text.encode("utf-8", "backslashreplace").decode()
@@ -99,58 +61,24 @@ def check_unread(where: str, found: Iterable[str], known: Sequence[str]) -> None
         known: the names that are read.
 
     Raises:
-        UserError: a name is a known one in another case, in the plural, misspelt, or with `test` or `id` beside it.
+        UserError: a name has a known one as a word, or is one in another case, or misspelt.
 
     Example:
-        >>> check_unread("a.npz", ["x", "y", "Splits"], ["x", "y", "split"])
+        >>> check_unread("a", ["x", "client_id"], ["x", "y", "client"])
         Traceback (most recent call last):
-        fedem_lightning.errors.UserError: a.npz: Splits is not read; did you mean split?
+        fedem_lightning.errors.UserError: a: client_id is not read, but looks like client; rename it, or leave it out
 
     """
-    found = list(found)
     others = [name for name in found if name not in known]
     for name in others:
-        near = name_meant(name, known)
-        if near is not None:
-            hint = f"{near} is; leave {shown(name)} out" if near in found else f"did you mean {near}?"
-            if near in ("x", "y") and _words(name) & OF_SPLITS:
-                hint = f"all samples belong into {near}, and split says 0 train, 1 val, 2 test"
-            raise UserError(f"{where}: {shown(name)} is not read; {hint}")
+        words = re.findall(r"[a-z0-9]+", name.lower())
+        near = [one for one in known if one in words] or difflib.get_close_matches(name.lower(), known, 1, cutoff=0.8)
+        hint = "; all samples belong into x and y, and split says which are for testing" * ({"x", "y"} >= set(near[:1]))
+        said = f"{shown(name)} is not read, but looks like {''.join(near[:1])}; rename it, or leave it out{hint}"
+        require(not near, f"{where}: {said}")
     if others:
         listed = ", ".join(map(shown, others[:5])) + ", ..." * (len(others) > 5)
         warnings.warn(f"{where}: not read: {listed}", stacklevel=3)
-
-
-def name_meant(name: str, known: Sequence[str]) -> str | None:
-    """The known name that another name looks like."""
-    words = _words(name)
-    singular = {_singular(word): word for word in known} | {
-        word: there for word, there in MEANT.items() if there in known
-    }
-    rest = words - OF_SPLITS - OTHER_WORDS
-    if "split" in known and words and not rest and words & OF_SPLITS:
-        return "split"
-    if rest and rest <= singular.keys():
-        return singular[min(rest, key=lambda word: word in MEANT)]
-    plain = "".join(re.findall(r"[a-z0-9]", name.lower()))
-    long = {word.replace("_", ""): there for word, there in singular.items() if len(word) > 3}
-    near = difflib.get_close_matches(_singular(plain), long, n=1, cutoff=0.8)
-    return long[near[0]] if near else None
-
-
-def looks_like_split(name: str) -> bool:
-    """Whether a column's name has the word split in it, or is that word misspelt."""
-    return "split" in _words(name) or bool(difflib.get_close_matches(name.strip().lower(), ["split"], cutoff=0.8))
-
-
-def _words(name: str) -> set[str]:
-    """The words of a name in small letters and the singular, as x and test of xTest, x_tests or ../x.test."""
-    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
-    return {_singular(part.lower()) for part in parts}
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if word.endswith("s") and len(word) > 2 else word
 
 
 def names_of_clients(arrays: Mapping[str, "np.ndarray"]) -> "np.ndarray | None":

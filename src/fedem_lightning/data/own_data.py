@@ -10,17 +10,17 @@ import numpy as np
 from fedem_lightning.data.arrays import (
     LARGEST_Y,
     as_array,
+    as_fields,
     check_clients,
     check_domains,
     check_features,
     check_labels,
+    check_length,
     check_split,
     distinct_values,
-    looks_like_pixels,
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import as_fields
 from fedem_lightning.data.labels import SHAPES, checked_labels, has_any, missing_notes
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
@@ -31,8 +31,6 @@ from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
 from fedem_lightning.tasks import Task, TaskName, make_task
 
 ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
-CHANNELS = (1, 3)
-"""Numbers of channels by which an axis is known: grey, and red, green and blue."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,15 @@ class OwnArrays(NamedTuple):
 def checked_federation(
     arrays: OwnArrays, options: TaskOptions, dealing: Dealing, splitting: Splitting, notes: dict[str, Any] | None = None
 ) -> Federation:
-    """The federation of checked arrays; see `FederatedDataModule.from_arrays`."""
+    """The federation of a user's arrays, which are checked here; see `FederatedDataModule.from_arrays`."""
     several = isinstance(arrays.x, Mapping)
     x: Any = as_fields("x", arrays.x) if several else as_array("x", arrays.x)
-    notes = notes or {}
-    owner, own_names, coarse = None, None, None
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
+    owner, own_names, coarse = None, None, None
     arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
-    x, y, notes = arrays.x, arrays.y, notes | said
+    x, y, notes = arrays.x, arrays.y, (notes or {}) | said
     n = n_rows(x)
     if arrays.client is not None:
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, n)
@@ -101,7 +98,7 @@ def checked_federation(
         notes["sample"] = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in x.items())
     else:
         x = check_features(x, owner, own_names)
-        if looks_like_pixels(x):
+        if x.dtype != np.uint8 and x.ndim in (3, 4) and x.min() >= 0 and 64 < x.max() <= 255:
             warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             x, notes["images"] = to_channels_last(x)
@@ -144,14 +141,14 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
         return arrays._replace(y=y), found, notes
     require(bool(kept.any()), "y: no label is known")
     warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
-    by_sample = {name: getattr(arrays, name) for name in ("client", "split", "domain", "coarse")}
-    rows = {name: a if a is None else as_array(name, a) for name, a in by_sample.items()}
-    for name, a in rows.items():
-        require(a is None or a.shape == (n,), f"{name}: expected shape ({n},) as x has")
-    rows = {name: a if a is None else a[kept] for name, a in rows.items()}
+    for name in ("client", "split", "domain", "coarse"):
+        if getattr(arrays, name) is not None:
+            rows = as_array(name, getattr(arrays, name))
+            check_length(name, rows, n)
+            arrays = arrays._replace(**{name: rows[kept]})
     x = arrays.x
     x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
-    return arrays._replace(x=x, y=y[kept], **rows), found, notes
+    return arrays._replace(x=x, y=y[kept]), found, notes
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:
@@ -189,8 +186,7 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
 def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:
     """Images of bytes with the channels' axis last, as a view; and a line that says how they were read.
 
-    The channels are the first or the last axis of an image, whichever has 1 or 3 entries. If neither has, they are the
-    last axis.
+    The channels are the first or the last axis of an image, whichever has 1 or 3 entries, else the last axis.
 
     Args:
         x: uint8 [n, height, width], [n, height, width, channels] or [n, channels, height, width].
@@ -198,17 +194,12 @@ def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:
     Raises:
         UserError: both axes have 1 or 3 entries.
 
-    Example:
-        >>> images, line = to_channels_last(np.zeros((5, 3, 28, 32), dtype=np.uint8))
-        >>> images.shape, line
-        ((5, 28, 32, 3), 'images 28 x 32 with 3 channels')
-
     """
-    if x.ndim == 3:
-        return x, f"images {x.shape[1]} x {x.shape[2]} with 1 channel"
-    first, last = (x.shape[axis] in CHANNELS for axis in (1, 3))
-    both = f"x: axes 1 and 3 of uint8 images {list(x.shape)} may both be the channels"
-    require(not (first and last), f"{both}; give floats in [0, 1] of shape [n, channels, height, width]")
-    x = np.moveaxis(x, 1, 3) if first else x
-    _, height, width, n = x.shape
-    return x, f"images {height} x {width} with {n} channel{'s' * (n != 1)}"
+    channels = 1
+    if x.ndim == 4:
+        first, last = (x.shape[axis] in (1, 3) for axis in (1, 3))
+        both = f"x: axes 1 and 3 of uint8 images {list(x.shape)} may both be the channels"
+        require(not (first and last), f"{both}; give floats in [0, 1] of shape [n, channels, height, width]")
+        x = np.moveaxis(x, 1, 3) if first else x
+        channels = x.shape[3]
+    return x, f"images {x.shape[1]} x {x.shape[2]} with {channels} channel{'s' * (channels != 1)}"

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats import files_in, reading
-from fedem_lightning.data.gathering import Part, checked, joined
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.splits import HoldOut, Splitting
-from fedem_lightning.errors import require
+from fedem_lightning.data.torch_data import arrays_of_clients
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import BelowOne, ShareOrNumber
 
@@ -49,7 +48,7 @@ class PFLlibDataModule(FederatedDataModule):
         splitting = Splitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
         if val_fraction > 0:
             train = np.flatnonzero(own.split == 0)
-            own.split[train] = splitting.split(own.client[train])
+            own.split[train] = splitting.split(np.unique(own.client[train], return_inverse=True)[1])
         dealing = Dealing(n_clients=n_clients)
         super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
 
@@ -67,30 +66,25 @@ def read_pfllib(folder: Path) -> OwnArrays:
     for part, other in (("train", "test"), ("test", "train")):
         alone = sorted(found[part].keys() - found[other].keys())
         require(not alone, f"path: {folder / other} lacks {', '.join(alone[:3])}.npz, which {part} has")
-    names = sorted(found["train"], key=lambda name: (int(name) if name.isdecimal() else np.inf, name))
-    parts = [_client(found[part][name]) for part in ("train", "test") for name in names]
-    counts = [len(part.y) for part in parts]
-    return OwnArrays(
-        joined("x", parts),
-        joined("y", parts),
-        np.repeat(np.tile(np.arange(len(names)), 2), counts),
-        np.repeat(np.repeat(np.array([0, 2], dtype=np.int8), len(names)), counts),
-        np.array(names),
+    number = all(name.isdecimal() for name in found["train"])  # 10 follows 9
+    train, test = (
+        {int(name) if number else name: _client(file) for name, file in sorted(files.items())}
+        for files in found.values()
     )
+    try:
+        return arrays_of_clients(dict(sorted(train.items())), None, dict(sorted(test.items())))
+    except UserError as error:
+        raise UserError(f"path: {folder}: {error}") from error
 
 
-def _client(file: Path) -> Part:
+def _client(file: Path) -> dict[str, Any]:
     """The dictionary x, y that NumPy has pickled under `data`."""
-    said = f"path: {file}"
     with reading(file, "PFLlib's file of a client: data, a dictionary x, y of arrays"):
         with zipfile.ZipFile(file) as archive, archive.open("data.npy") as opened:
             np.lib.format.read_magic(opened)
             np.lib.format.read_array_header_1_0(opened)
             content = _Arrays(opened).load().value
-        x, y = (
-            as_array(f"path: {file}: {name}", getattr(content[name], "value", content[name])) for name in ("x", "y")
-        )
-    return checked(Part(said, as_array(f"{said}: x", x), as_array(f"{said}: y", y)))
+        return {name: getattr(content[name], "value", content[name]) for name in ("x", "y")}
 
 
 class _Dtype:

@@ -11,9 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.arrays import as_rows, check_features, check_labels
+from fedem_lightning.data.arrays import as_fields, as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.fields import as_fields
 from fedem_lightning.data.labels import has_several, labels_of_task
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.table_features import TableFeatures
