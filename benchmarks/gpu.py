@@ -56,7 +56,6 @@ FEDERATIONS = (
     ("user-centric", "ReferenceCNN"),
     ("HypCluster", "ReferenceCNN"),
     ("FedEM", "MobileNetV2"),
-    ("FedEM with LoRA", "ReferenceCNN"),
 )
 PUBLISHED = {"FLUTE": "502, with an evaluation every 50 rounds, on its authors' GPUs"}
 """Seconds of 1,500 rounds, by arXiv 2203.13789 and its repository."""

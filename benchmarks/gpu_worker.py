@@ -157,8 +157,7 @@ def federation_model(what: Facts, data: fl.FederatedDataModule) -> fl.FederatedA
         return fl.UserCentric(network, n, **options)
     if what["method"] == "HypCluster":
         return fl.HypCluster(network, n, COMPONENTS, initialization="random", **options)
-    adapted = {"adapters": 8} if what["method"] == "FedEM with LoRA" else {"initialization": "random"}
-    return fl.FedEM(network, n, COMPONENTS, **adapted, **options)
+    return fl.FedEM(network, n, COMPONENTS, initialization="random", **options)
 
 
 def measure_rounds(what: Facts, facts: Facts, tell: Tell, device: torch.device) -> None:
@@ -180,8 +179,8 @@ def measure_rounds(what: Facts, facts: Facts, tell: Tell, device: torch.device) 
 
 
 MEASURES = {"methods": measure_method, "jobs": measure_job, "federations": measure_federation, "rounds": measure_rounds}
-NEEDED = {"pfl": "pfl", "FedEM with LoRA": "peft"}
-"""Packages of ways and methods."""
+NEEDED = {"pfl": "pfl"}
+"""Packages of ways."""
 
 
 def measure(what: Facts, known: Facts, file: Path, device: torch.device) -> None:

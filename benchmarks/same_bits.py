@@ -47,15 +47,6 @@ PRIVATE = {
     "fedem epsilon": ["algorithm=fedem", "aggregation.epsilon=8"],
 }
 FEDEM = {  # its options, beside the default
-    "tempered": ["algorithm.e_step.temperature=3", "algorithm.e_step.steps=2", "algorithm.e_step.annealing_rounds=2"],
-    "client level": ["algorithm.e_step.level=client"],
-    "client level finetune": ["algorithm.e_step.level=client", "adaptation=finetune"],
-    "prior": ["algorithm.e_step.client_share=0.5", "algorithm.e_step.concentration=2"],
-    "normalized": ["algorithm.normalize_weights=true"],
-    "threshold": ["algorithm.upload_threshold=0.5"],
-    "unseen steps": ["algorithm.personalize_steps=5", "algorithm.personalize_tolerance=0.01"],
-    "personalize seen": ["algorithm.personalize_seen=true", "algorithm.participation=0.5"],
-    "perturbed": ["algorithm.initialization=perturbed", "algorithm.warmup_rounds=1"],
     "server momentum": ["algorithm.server_optimizer.lr=0.5", "+algorithm.server_optimizer.momentum=0.9"],
     "local steps": ["algorithm.local_steps=3"],
 }
@@ -63,8 +54,6 @@ SHARING = {  # mixtures of which components or clients share parameters
     "fedem shared": ["algorithm=fedem", "algorithm.shared=body"],
     "ensemble shared": ["algorithm=fedavg_ensemble", "algorithm.shared=body"],
     "fedrc shared": ["algorithm=fedrc", "algorithm.shared=body"],
-    "fedem personal": ["algorithm=fedem", "algorithm.personal=[head.bias]"],
-    "fedem adapters": ["algorithm=fedem", "algorithm.adapters=2"],
     "floral mlp": ["algorithm=floral", "algorithm.rank=2"],
     "fedrc mlp": ["algorithm=fedrc"],
 }
@@ -121,9 +110,7 @@ def runs() -> dict[str, list[str]]:
     rows["backbone lstm"] = [*TEXT, "algorithm=fedem"]
     rows["backbone mlp"] = [*DIGITS, "algorithm=fedem"]
     rows["augmentation"] = [*COLOUR, "backbone=lenet"]  # cifar10 has crop_flip
-    for name in ("farthest", "shared"):
-        rows[f"initialization {name}"] = [*SYNTHETIC, f"algorithm.initialization={name}", UNSEEN]
-    rows["initialization greedy"] = [*SYNTHETIC, "algorithm=hypcluster", "algorithm.initialization=greedy"]
+    rows["initialization shared"] = [*SYNTHETIC, "algorithm.initialization=shared", UNSEEN]
     rows["warm-up"] = [*SYNTHETIC, "algorithm.warmup_rounds=1"]
     rows["reference"] = [*SYNTHETIC, "fidelity=reference", "+experiment=synthetic"]
     rows["regression"] = ["dataset=npz", "dataset.path={files}/rows.npz", "dataset.task=regression", "algorithm=fedem"]

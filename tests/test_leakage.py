@@ -43,8 +43,8 @@ SEEN_BY_VALIDATION = {FedFOMO: "weighs others' models by the loss on the client'
 MORE = [  # what has a table of its own, and options under which a method looks at data elsewhere
     Row(Oracle),
     Row(MOCHA, options={"inner_rounds": 1}),
-    Row(FedEM, options={"initialization": "farthest", "personalize_steps": 2}),
-    Row(HypCluster, options={"initialization": "farthest"}),
+    Row(FedEM, options={"initialization": "clusters", "personalize_steps": 2}),
+    Row(HypCluster),
     Row(UserCentric, options={"n_streams": 2, "label_adjusted": True}),
     Row(FedAvg, options={"adaptation": Finetune()}),
     Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.2, 0.8), selection="train")}),

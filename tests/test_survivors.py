@@ -20,7 +20,7 @@ from fedem_lightning import (
     Finetune,
     Local,
     LoopEngine,
-    MoreauSurrogate,
+    MixtureSurrogate,
     Oracle,
     SurrogateOptimization,
     TextDataModule,
@@ -89,10 +89,10 @@ def test_a_model_that_is_infinite_enters_no_mean() -> None:
     assert found.models["w"].tolist() == [[1.5, 3.0]]
 
 
-def test_without_a_server_a_pull_counts_as_much_as_with_one() -> None:
+def test_without_a_server_a_step_counts_as_much_as_with_one() -> None:
     """App. F: one step of plain SGD on the complete graph, scaled by T n_t / n, is the server's weighted mean."""
     data = make_data(sizes=(9, 14, 5, 20))
-    options: dict[str, Any] = {"surrogate": MoreauSurrogate(2.0, 3, 0.1), "local_steps": 1, "batch_size": 100}
+    options: dict[str, Any] = {"surrogate": MixtureSurrogate(), "local_steps": 1, "batch_size": 100}
     options["client_optimizer"] = ClientSGD(lr=0.2)
     server = train(make_model(SurrogateOptimization, data, **options), data, 2)
     complete = Topology(graph="complete")

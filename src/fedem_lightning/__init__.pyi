@@ -30,10 +30,8 @@ from .algorithms import (
     HypCluster,
     LGFedAvg,
     Local,
-    Majorizer,
     Mapper,
     MixtureSurrogate,
-    MoreauSurrogate,
     Oracle,
     PerFedAvg,
     PFedMe,
@@ -42,7 +40,6 @@ from .algorithms import (
     SurrogateOptimization,
     UserCentric,
 )
-from .algorithms.e_step import EStep
 from .algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi
 from .backbones import (
     CNN,
@@ -122,7 +119,6 @@ __all__ = [
     "Digits",
     "Ditto",
     "Dropout",
-    "EStep",
     "EightBit",
     "Engine",
     "FLoRAL",
@@ -159,13 +155,11 @@ __all__ = [
     "LoRA",
     "Local",
     "LoopEngine",
-    "Majorizer",
     "Mapper",
     "Mean",
     "Median",
     "MixtureSurrogate",
     "MobileNetV2",
-    "MoreauSurrogate",
     "MultiKrum",
     "Network",
     "NoAnswer",

@@ -47,10 +47,7 @@ class Purpose(IntEnum):
     ALA = 24
     PRIVACY = 25
     COMPRESSION = 26
-    UPLOADS = 27
     GLOBAL = 28
-    HELD_OUT = 29
-    REVIVAL = 30
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

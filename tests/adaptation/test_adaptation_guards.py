@@ -17,7 +17,6 @@ from fedem_lightning import (
     Finetune,
     Interpolate,
     MixtureSurrogate,
-    MoreauSurrogate,
     SurrogateOptimization,
     Topology,
 )
@@ -81,18 +80,6 @@ def test_fine_tuning_weighs_samples_by_responsibilities(
     assert_agree(model.personal_models(EVERYBODY).mixture.numpy(), pi)
     for name, rows_before in start.items():
         assert torch.equal(model.personal_models(EVERYBODY).models[name], rows_before)
-
-
-def test_fine_tuning_after_the_moreau_surrogate_weighs_all_samples_alike() -> None:
-    """This surrogate is not made of the samples' losses: its weights, which are 0, are none to tune with."""
-    data = make_data(sizes=(9, 17, 6, 13), fractions=ALL_TRAIN)
-    surrogate = MoreauSurrogate(2.0, 3, 0.1)
-    model = make_model(SurrogateOptimization, data, surrogate=surrogate, client_optimizer=ClientSGD(lr=0.1))
-    theta = vector(train(model, data, 2).components[0])
-    tuned = Finetune(1, ClientSGD(lr=0.2)).adapt(model, data.federation.block(EVERYBODY, "train"))
-    for t in range(4):
-        expected = descend(theta, *samples(data, t), batches(data, t, size=4, epochs=1, round_=2), 0.2)
-        assert_agree(row(tuned.models, t), expected)
 
 
 # --- Dapper -----------------------------------------------------------------------------------------------------------

@@ -49,11 +49,8 @@ def variant(kind: Any, **options: Any) -> Row:
 
 METHODS = [
     *ROWS,
-    variant(FedEM, initialization="farthest"),
-    variant(FedEM, initialization="farthest", warmup_rounds=1),
-    variant(FedEM, initialization="perturbed", warmup_rounds=1),
-    variant(FedEM, initialization="shared", normalize_weights=True, personalize_seen=True),
-    variant(FedEM, upload_threshold=0.5),
+    variant(FedEM, initialization="clusters", warmup_rounds=1),
+    variant(FedEM, initialization="shared", warmup_rounds=1),
     variant(HypCluster, initialization="sampled"),
     variant(L2SGD, probability=None),
 ]
@@ -71,7 +68,7 @@ RELEASING = [
         if row.kind.__name__ in ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle")
     ),
     *(row for row in METHODS if row.kind.__name__ in ("QFFL", "Scaffold", "UserCentric")),
-    *(row for row in METHODS if row.options.get("initialization") in ("clusters", "farthest") and row.kind is FedEM),
+    *(row for row in METHODS if row.options.get("initialization") == "clusters" and row.kind is FedEM),
     METHODS[-1],
 ]
 

@@ -41,7 +41,7 @@ def rand_index(found: np.ndarray, true: np.ndarray) -> float:
         (Oracle, {}, 2),
         (Clustered, {}, 1),  # not split yet
         (Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 3}, 2),
-        (HypCluster, {"initialization": "farthest", "n_components": 3}, None),
+        (HypCluster, {"n_components": 3}, None),
         (HypCluster, {"initialization": "random", "n_components": 2}, None),
         (UserCentric, {"n_streams": 2}, 2),
         (UserCentric, {"n_streams": 3}, 3),

@@ -1,4 +1,4 @@
-"""q-FFL, AFL, APFL, pFedMe and the Moreau surrogate against their algorithms in NumPy, on minibatches."""
+"""q-FFL, AFL, APFL, pFedMe against their algorithms in NumPy, on minibatches."""
 
 import warnings
 from typing import Any
@@ -13,9 +13,7 @@ from fedem_lightning import (
     QFFL,
     ClientSGD,
     FederatedDataModule,
-    MoreauSurrogate,
     PFedMe,
-    SurrogateOptimization,
 )
 from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.data.federation import Federation
@@ -229,7 +227,7 @@ def test_a_round_of_apfl_agrees_with_numpy(lr: float) -> None:
         assert_agree(row(served, t), alphas[t] * v[t] + (1 - alphas[t]) * w)
 
 
-# --- pFedMe and the Moreau surrogate ----------------------------------------------------------------------------------
+# --- pFedMe ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outer_lr", [0.2, 0.5], ids=["eta lambda 0.4", "eta lambda 1"])
@@ -259,27 +257,3 @@ def test_two_rounds_of_pfedme_agree_with_numpy(outer_lr: float) -> None:
     mean = average([row(personal, t) for t in range(3)])  # of what clients keep; the server's is of what they send
     gap = np.abs(mean - vector(model.components[0])).max()
     assert gap < 1e-12 if outer_lr == 0.5 else gap > 1e-3
-
-
-@pytest.mark.parametrize("lr", [0.1, 0.5], ids=["eta lambda 0.2", "eta lambda 1"])
-def test_two_rounds_with_the_moreau_surrogate_agree_with_numpy(lr: float) -> None:
-    """Theta = prox(u) by 4 steps on batches; then each local step is u <- u - eta lambda (u - theta)."""
-    data, penalty = three_clients(), 2.0
-    options: dict[str, Any] = {"surrogate": MoreauSurrogate(penalty, inner_steps=4, inner_lr=0.05), "local_epochs": 2}
-    model = make_model(SurrogateOptimization, data, client_optimizer=ClientSGD(lr=lr), **options).double()
-    shared = vector(model.components[0])
-    for k in range(2):
-        sent, prox = [], []
-        for t in range(3):
-            (x, y), theta, u = samples(data, t), shared, shared
-            for rows in batches(data, t, 4, 1, k, steps=4):
-                theta = theta - 0.05 * (gradient(theta, x[rows], y[rows]) + penalty * (theta - shared))
-            for _ in batches(data, t, 4, 2, k):
-                u = u - lr * penalty * (u - theta)
-            sent.append(u)
-            prox.append(theta)
-        shared = average(sent)
-    train(model, data, 2)
-    assert_agree(vector(model.components[0]), shared)
-    gap = np.abs(shared - average(prox)).max()
-    assert gap < 1e-12 if lr == 0.5 else gap > 1e-3

@@ -71,7 +71,8 @@ def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: li
 class AllTrained(FedEM):
     """The warm-up as it was: M equal models, each of them trained."""
 
-    def _n_sent(self, round_: int) -> int:
+    @property
+    def n_trained(self) -> int:
         return len(self.components)
 
 
@@ -221,41 +222,6 @@ def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def em(losses: np.ndarray, steps: int, tolerance: float) -> np.ndarray:
-    """pi of one client from uniform weights, in NumPy."""
-    pi = np.full(losses.shape[1], 1 / losses.shape[1])
-    for _ in range(steps):
-        joint = pi * np.exp(-losses)
-        new = (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0)
-        near, pi = np.abs(new - pi).max() < tolerance, new
-        if near:
-            break
-    return pi
-
-
-def test_pi_is_made_anew_until_it_stays() -> None:
-    """Of unseen clients, each by itself; with `personalize_seen` of all, and training goes on with its own pi."""
-    data = make_data(sizes=(20,) * 6, unseen_fraction=1 / 3)
-    options: dict[str, Any] = {"personalize_steps": 300, "personalize_tolerance": 1e-3, "participation": 2}
-    models = []
-    for seen in (False, True):
-        model = make_model(FedEM, data, personalize_seen=seen, client_optimizer=ClientSGD(lr=0.5), **options)
-        trainer = make_trainer(3, limit_val_batches=1, num_sanity_val_steps=0, check_val_every_n_epoch=1)
-        trainer.fit(model, data)
-        models.append((model, model.pi.clone()))
-        trainer.test(model, data, verbose=False)
-    assert torch.equal(models[0][1], models[1][1])
-    for seen, (model, trained) in zip((False, True), models, strict=True):
-        assert torch.equal(model.pi[data.federation.seen], trained[data.federation.seen])
-        served = model.clients[[f"pi_{m}" for m in range(trained.shape[1])]].to_numpy()
-        for t in range(6):
-            block = data.federation.block(torch.tensor([t]), "train")
-            again = seen or not data.federation.seen[t]
-            expected = em(model.losses(block).numpy(), 300, 1e-3) if again else trained[t].numpy()
-            np.testing.assert_allclose(served[t], expected, rtol=1e-9)
-            assert not np.allclose(expected, em(model.losses(block).numpy(), 300, 0.0), rtol=1e-9)
-
-
 def test_thresholds_of_clustered_by_the_rule_of_thumb() -> None:
     """eps1 is a tenth of the longest mean update so far, eps2 four times that: both hold in round 4 only."""
     data = make_data()
@@ -287,17 +253,6 @@ def test_a_run_that_cannot_split_says_so(options: dict[str, Any], reason: str) -
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (
-            FedEM,
-            {"personalize_tolerance": 0, "personalize_steps": 2},
-            "personalize_tolerance: expected ",
-        ),
-        (
-            FedEM,
-            {"personalize_tolerance": 0.1, "personalize_steps": 1},
-            "personalize_tolerance: it needs personalize_steps above 1",
-        ),
-        (FedEM, {"personalize_seen": "yes"}, "personalize_seen: expected a valid boolean, got 'yes'"),
         (Clustered, {"eps1": "often"}, "eps1: expected .*, got 'often'"),
         (Clustered, {"eps2": -1}, "eps2: expected "),
     ],

@@ -107,7 +107,7 @@ def test_a_sequence_counts_every_label() -> None:
 def test_it_sends_the_means_of_q_by_label() -> None:
     """Whatever the aggregation's weights are, a sum over labels is the mean of q."""
     data = perceptron.Clients().data
-    model = train(model_of(FedRC, shared="body", component_weights="responsibilities"), data, ROUNDS)
+    model = train(model_of(FedRC, shared="body"), data, ROUNDS)
     np.testing.assert_allclose(model.label_shares.sum(dim=1).numpy(), 1.0, rtol=1e-9)
     block = data.federation.block(torch.arange(4), "train")
     q = torch.rand(len(block.index), M, dtype=torch.float64)

@@ -29,6 +29,7 @@ from fedem_lightning import (
     CNN,
     ClientSGD,
     DensityDataModule,
+    DFedEM,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -37,11 +38,10 @@ from fedem_lightning import (
     Finetune,
     LeNet5,
     Linear,
-    MoreauSurrogate,
     NpzDataModule,
     ReferenceCNN,
-    SurrogateOptimization,
     SyntheticMixture,
+    Topology,
     UserError,
 )
 from fedem_lightning.algorithms.checks import check_logits
@@ -437,9 +437,8 @@ def test_a_data_module_records_its_arguments_once() -> None:
 
 def test_options_of_a_part_are_recorded() -> None:
     data = make_data(fractions=(0.5, 0.25, 0.25), seed=5)
-    surrogate = MoreauSurrogate(penalty=3.0)
-    model = make_model(SurrogateOptimization, data, surrogate=surrogate, n_components=2, engine="loop")
-    assert model.hparams["surrogate"] == {"class": "MoreauSurrogate", "penalty": 3, "inner_steps": 5, "inner_lr": 0.01}
+    model = make_model(DFedEM, data, topology=Topology(graph="ring"), n_components=2, engine="loop")
+    assert model.hparams["topology"].items() >= {"class": "Topology", "graph": "ring", "p": 0.5}.items()
     assert model.hparams["n_components"] == 2
     assert model.hparams["engine"]["class"] == "LoopEngine"
     assert data.hparams["data"]["fractions"] == [0.5, 0.25, 0.25]
@@ -536,7 +535,7 @@ def test_a_fit_says_that_nobody_chose_the_learning_rate(capsys: pytest.CaptureFi
 
 def test_a_model_that_is_fitted_again_goes_on_with_its_rounds() -> None:
     data = grouped(n_clients=6)
-    options: dict[str, Any] = {"n_components": 2, "initialization": "farthest", "participation": 0.5}
+    options: dict[str, Any] = {"n_components": 2, "initialization": "shared", "participation": 0.5}
     straight = train(make_model(FedEM, data, **options), data, 5)
     again = make_model(FedEM, data, **options)
     for rounds in (3, 2):  # a Trainer of its own each

@@ -47,7 +47,7 @@ def test_every_setting_that_training_depends_on_is_named(key: str) -> None:
 def test_defaults_and_what_is_only_scored_are_no_difference() -> None:
     data = make_data()
     given: dict[str, Any] = {"local_epochs": 1, "seed": 0, "engine": "loop", "adaptation": Finetune(1)}
-    given |= {"scored_clients": 2, "personalize_fraction": 0.5, "personalize_steps": 5, "personalize_seen": True}
+    given |= {"scored_clients": 2, "personalize_fraction": 0.5, "personalize_steps": 5}
     before, now = recipe_of(make_model(FedEM, data)), recipe_of(make_model(FedEM, data, **given))
     assert recipe_difference(before, now, FedEM) is recipe_difference(now, before, FedEM) is None
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import DFedEM, Dropout, FedAvg, FedAvgEnsemble, FedEM, FedGMM, Topology, UserError
+from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
 from fedem_lightning.engine.stacked import StackedMixture
-from fedem_lightning.models.mixture_network import MixtureNetwork, packed
-from fedem_lightning.models.personal_models import broadcast
+from fedem_lightning.models.mixture_network import MixtureNetwork, tensors_of
 from fedem_lightning.models.tensors import call_with
 from helpers import by_hand, perceptron
 from helpers.federations import make_data, make_model, parameters, train
@@ -25,14 +24,14 @@ LAYERS = {"body": ("layers.0",), "head": ("layers.2",)}
 class Numpy:
     """Rounds of FedEM with the tensors `own` a component's own, in plain NumPy."""
 
-    def __init__(self, model: Any, own: tuple[str, ...], by_q: bool = False) -> None:
-        self.clients, self.own, self.by_q = perceptron.Clients(), own, by_q
+    def __init__(self, model: Any, own: tuple[str, ...]) -> None:
+        self.clients, self.own = perceptron.Clients(), own
         first = perceptron.start_of(model)
         self.components = [first | perceptron.part(perceptron.start_of(model, m), own) for m in range(M)]
         self.pi = np.full((len(perceptron.SIZES), M), 1 / M)
 
     def round(self, number: int) -> None:
-        sent, sizes, sums = [], [], []
+        sent, sizes = [], []
         for t in self.clients.cohort(number):
             x, y = self.clients.samples[t]
             losses = np.stack([perceptron.losses(model, x, y) for model in self.components], axis=1)
@@ -41,12 +40,7 @@ class Numpy:
             self.pi[t] = q.mean(axis=0)  # Eq. 9
             sent.append(self.local(t, number, q))
             sizes.append(len(y))
-            sums.append(q.sum(axis=0))
-        means = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
-        if self.by_q:  # phi_m by sum_i q_im, theta_0 by n_t
-            weighed = [perceptron.mean([models[m] for models in sent], [total[m] for total in sums]) for m in range(M)]
-            means = [mean | perceptron.part(other, self.own) for mean, other in zip(means, weighed, strict=True)]
-        self.components = means
+        self.components = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
 
     def local(self, t: int, number: int, q: np.ndarray) -> list[Model]:
         """theta_0 and all phi_m take each step together; the gradient of theta_0 is the sum over m."""
@@ -89,68 +83,11 @@ def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str)
         perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
 
 
-@pytest.mark.parametrize(("shared", "own"), [(None, (*BODY, *HEAD)), ("body", HEAD)], ids=["whole", "heads"])
-def test_components_may_count_by_responsibilities(shared: Any, own: tuple[str, ...]) -> None:
-    """A client's weight for component m is sum_i q_im; with one component, or a dead one, nothing changes."""
-    data = perceptron.Clients().data
-    model = mixture(shared, component_weights="responsibilities")
-    expected = Numpy(model, own, by_q=True)
-    if shared is None:
-        expected.local = lambda t, number, q: whole(expected, t, number, q)  # type: ignore[method-assign]
-    for number in range(ROUNDS):
-        expected.round(number)
-    train(model, data, ROUNDS)
-    np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
-    for m in range(M):
-        perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
-    dead = mixture(shared, component_weights="responsibilities")
-    dead.pi[:, 0] = 0.0
-    before = {name: t.clone() for name, t in dead.components[0].state_dict().items()}
-    after = train(dead, data, 1).components[0].state_dict()
-    assert all(torch.equal(before[name], after[name].to(before[name])) for name in own)
-
-
-def whole(by_numpy: Numpy, t: int, number: int, q: np.ndarray) -> list[Model]:
-    """Local steps of components that share nothing."""
-    models, (x, y) = by_numpy.components, by_numpy.clients.samples[t]
-    for rows in by_hand.batches(by_numpy.clients.data, t, by_numpy.clients.batch_size, 1, number):
-        steps = [by_numpy.gradient(models[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
-        models = [perceptron.plus(models[m], steps[m], -by_numpy.clients.lr) for m in range(M)]
-    return models
-
-
-@pytest.mark.parametrize("other", [{"aggregation": "median"}, {"compression": TopK()}, {"upload_threshold": 0.5}])
-def test_responsibilities_as_weights_need_plain_means(other: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="component_weights=responsibilities: it needs aggregation=mean"):
-        mixture(None, component_weights="responsibilities", **other)
-
-
 def test_nothing_shared_is_fedem_bit_for_bit() -> None:
     plain, none = mixture(None), mixture([])
     train(plain, perceptron.Clients().data, ROUNDS)
     train(none, perceptron.Clients().data, ROUNDS)
     assert torch.equal(parameters(plain), parameters(none))
-
-
-@pytest.mark.parametrize("initialization", ["random", "shared"])
-def test_everything_shared_is_fedavg_bit_for_bit(initialization: str) -> None:
-    data = perceptron.Clients().data
-    model = mixture(["layers"], initialization=initialization)
-    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
-    train(model, data, ROUNDS)
-    train(other, data, ROUNDS)
-    for component in model.components:
-        assert torch.equal(parameters(component), parameters(other.components[0]))
-
-
-def test_an_ensemble_that_shares_everything_is_fedavg_bit_for_bit() -> None:
-    data = perceptron.Clients().data
-    options: dict[str, Any] = {"hidden": True, "participation": 2, "client_optimizer": ClientSGD(0.2)}
-    model = train(make_model(FedAvgEnsemble, data, shared=["layers"], **options), data, ROUNDS)
-    other = train(make_model(FedAvg, data, **options), data, ROUNDS)
-    for component in model.components:
-        assert torch.equal(parameters(component), parameters(other.components[0]))
-    assert model.statistics.up_bytes == other.statistics.up_bytes
 
 
 def test_one_component_is_fedavg_bit_for_bit() -> None:
@@ -223,9 +160,8 @@ def test_the_network_of_a_mixture_has_the_outputs_of_all(network: Any) -> None:
     components = torch.nn.ModuleList(network() for _ in range(M))
     own = [name for name, _ in components[0].named_parameters()][2:]
     mixed = MixtureNetwork(components, own).eval()
-    tensors = {name: rows[0, 0] for name, rows in packed(broadcast(components, 1), own).items()}
     x = torch.randn(6, 4)
-    found = call_with(mixed, tensors, x)
+    found = call_with(mixed, tensors_of(components, own), x)
     first = dict(components[0].named_parameters())
     for m, component in enumerate(components.eval()):
         tied: dict[str, torch.Tensor] = {n: first[n] if n not in own else p for n, p in component.named_parameters()}
@@ -243,22 +179,16 @@ def test_the_body_runs_once_where_the_head_ends_the_network() -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"shared": ["body"]}, {"shared": ["head"]}, {"adapters": 2}, {"personal": ["head.bias"]}],
-    ids=["body", "head", "adapters", "personal"],
-)
-def test_engines_agree_and_one_of_them_stacks_the_components(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shared", [["body"], ["head"]], ids=str)
+def test_engines_agree_and_one_of_them_stacks_the_components(shared: list[str]) -> None:
     """Also with dropout, whose masks are those of all components, and in a second fit."""
     found = []
     for engine in ("loop", "vmap"):
         torch.manual_seed(0)
         data = make_data(sizes=perceptron.SIZES)
-        model = FedEM(Wide(), n_clients=4, n_components=2, initialization="shared", engine=engine, **how)
+        model: Any = FedEM(Wide(), n_clients=4, n_components=2, initialization="shared", engine=engine, shared=shared)
         found.append(parameters(train(train(model, data, 1), data, 1)))
-        assert model.sharing is not None
-        assert model.sharing.training is not None
-        stacked = getattr(model.sharing.training.engine, "_stacked", None)
+        stacked = getattr(model.mixture.training.engine, "_stacked", None)
         assert isinstance(stacked, StackedMixture) == (engine == "vmap")
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
@@ -270,11 +200,9 @@ def test_engines_agree_and_one_of_them_stacks_the_components(how: dict[str, Any]
             {"shared": ["conv"]},
             "shared: expected body, or names of modules with parameters .layers.0, layers.2., got 'conv'",
         ),
-        ({"shared": "body", "upload_threshold": 0.5}, "shared: leave out upload_threshold"),
-        ({"shared": "body", "normalize_weights": True}, "shared: leave out normalize_weights"),
+        ({"shared": ["layers"]}, "shared: components would differ in nothing; that is algorithm=fedavg"),
         ({"shared": "body", "compression": TopK(0.5)}, "shared: leave out compression"),
         ({"shared": "body", "aggregation": PrivateMean(1.0, 1.0)}, "shared: a private mean"),
-        ({"shared": "body", "initialization": "farthest"}, "shared: leave out initialization=farthest"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -286,55 +214,3 @@ def test_what_does_not_go_with_sharing_is_refused(options: dict[str, Any], messa
 def test_a_linear_model_has_no_body() -> None:
     with pytest.raises(UserError, match="shared: the last layer is all that trains"):
         make_model(FedEM, make_data(), shared="body")
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_clients_without_a_server_agree_with_numpy(engine: str) -> None:
-    """D-FedEM with a shared body: steps scaled by T n_t / n, then the mean of the neighbours on a graph of all."""
-    clients = perceptron.Clients()
-    topology = Topology(graph="complete")
-    options: dict[str, Any] = {"topology": topology, "client_optimizer": ClientSGD(lr=0.2), "hidden": True}
-    model = make_model(DFedEM, clients.data, n_components=M, shared="body", engine=engine, **options)
-    expected = Numpy(model, HEAD)
-    n = sum(perceptron.SIZES)
-    for number in range(ROUNDS):
-        sent = []
-        for t, size in enumerate(perceptron.SIZES):
-            x, y = clients.samples[t]
-            q = expected.pi[t] * np.exp(-np.stack([perceptron.losses(m, x, y) for m in expected.components], axis=1))
-            q /= q.sum(axis=1, keepdims=True)
-            expected.pi[t] = q.mean(axis=0)
-            sent.append(expected.local(t, number, q * len(perceptron.SIZES) * size / n))
-        expected.components = [perceptron.mean([models[m] for models in sent], [1] * len(sent)) for m in range(M)]
-    train(model, clients.data, ROUNDS)
-    np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
-    found = model.personal_models(torch.tensor([2])).models
-    for m in range(M):
-        perceptron.assert_models_agree(
-            {name: rows[0, m].numpy() for name, rows in found.items()}, expected.components[m]
-        )
-    assert torch.equal(found[BODY[0]][0, 0], found[BODY[0]][0, 2])
-
-
-@pytest.mark.parametrize("how", [{"shared": "body"}, {"adapters": 2}], ids=["shared", "adapters"])
-def test_fedgmm_with_one_gaussian_is_fedem(how: dict[str, Any]) -> None:
-    """With a shared body, or adapters, too; it sends the Gaussian beside the models."""
-    if "adapters" in how:
-        pytest.importorskip("peft")
-    data = perceptron.Clients().data
-    options: dict[str, Any] = {"hidden": True, "participation": 2, "client_optimizer": ClientSGD(lr=0.2)}
-    options |= {"n_components": M, **how}
-    model = train(make_model(FedGMM, data, n_gaussians=1, **options), data, ROUNDS)
-    other = train(make_model(FedEM, data, initialization="random", **options), data, ROUNDS)
-    for one, two in zip(model.components, other.components, strict=True):
-        torch.testing.assert_close(parameters(one), parameters(two), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(model.pi, other.pi, rtol=1e-9, atol=1e-12)
-    assert model.statistics.up_bytes > other.statistics.up_bytes
-    work = (m.local_work(data.federation, data.federation.clients(), 0) for m in (model, other))
-    assert torch.equal(*work)
-
-
-@pytest.mark.parametrize("kind", [DFedEM, FedGMM])
-def test_methods_without_one_model_refuse_to_share_everything(kind: Any) -> None:
-    with pytest.raises(UserError, match="shared: components would differ in nothing"):
-        make_model(kind, make_data(), hidden=True, n_components=M, shared=["layers"])

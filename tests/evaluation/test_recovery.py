@@ -1,15 +1,13 @@
-"""Collapsed components are found, and farthest initialisation keeps them apart."""
+"""Collapsed components are found, and true clusters recovered."""
 
 import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, Local, SyntheticMixture, UserError
-from fedem_lightning.algorithms.initialization import farthest_models
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, SyntheticMixture
 from fedem_lightning.evaluation.component_health import component_health
 from fedem_lightning.run.results import run_results
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
-from helpers.reference import probabilities
 
 
 def test_dead_and_twin_components_are_named() -> None:
@@ -37,44 +35,6 @@ def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[st
     results["seconds"]["total"] = 1.0
     print_summary({**results, **named})
     assert "components 0 and 1 are twins" in capsys.readouterr().out
-
-
-def test_farthest_models_come_from_different_clusters() -> None:
-    data = SyntheticMixture(n_clients=24, n_components=3, dimension=20, noise=0.0, test_size=10, one_hot=True, seed=1)
-    model = FedEM(Linear((20,), 1), 24, 3, client_optimizer=ClientSGD(lr=1.0, momentum=0.9), batch_size=16)
-    models = farthest_models(model, data.federation, n_candidates=24, epochs=20)["linear.weight"][:, 0]  # [3, d]
-    theta = torch.from_numpy(data.federation.truth["theta"]).float()
-    nearest = torch.nn.functional.cosine_similarity(models.unsqueeze(1), theta, dim=2).argmax(dim=1)
-    assert sorted(nearest.tolist()) == [0, 1, 2]
-
-
-def test_farthest_initialization_follows_its_rule() -> None:
-    """Five passes over single clients, the first drawn; then always the client that the models so far serve worst."""
-    data = make_data(sizes=(20, 20, 20, 20, 20))
-    options = {"client_optimizer": ClientSGD(lr=0.5), "batch_size": 1000}
-    local = train(make_model(Local, data, local_epochs=5, **options), data, 1).personal_models(torch.arange(5)).models
-    alone = [(local["linear.weight"][t, 0].numpy(), local["linear.bias"][t, 0].numpy()) for t in range(5)]
-    losses = np.zeros((5, 5))  # of client t with what client s learned alone
-    for t in range(5):
-        block = data.federation.block(torch.tensor([t]), "train")
-        x, y = block.x(torch.float64).numpy(), block.y().numpy()
-        for s, (w, b) in enumerate(alone):
-            losses[t, s] = -np.mean([np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))])
-    firsts = set()
-    for seed in (0, 0, 1, 2):
-        model = make_model(FedEM, data, initialization="farthest", seed=seed, **options).double()
-        model.statistics.plan(1)
-        model.initialize(data.federation)
-        starts = [c.linear.weight.detach().numpy() for c in model.components]
-        chosen = [int(np.argmin([np.abs(w - start).max() for w, _ in alone])) for start in starts]
-        for t, start in zip(chosen, starts, strict=True):
-            np.testing.assert_allclose(start, alone[t][0], rtol=1e-9, atol=1e-12)
-        for m in (1, 2):
-            assert chosen[m] == losses[:, chosen[:m]].min(axis=1).argmax()
-        firsts.add(chosen[0])
-    assert len(firsts) > 1
-    with pytest.raises(UserError, match=r"expected 'auto', 'clusters', 'random', .*, got 'near'"):
-        make_model(FedEM, data, initialization="near")
 
 
 def test_shared_initialization_parts_components_by_clients() -> None:

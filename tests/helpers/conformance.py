@@ -43,7 +43,6 @@ from fedem_lightning import (
     Local,
     Mapper,
     MixtureSurrogate,
-    MoreauSurrogate,
     Oracle,
     PerFedAvg,
     PFedMe,
@@ -104,14 +103,6 @@ ROWS = [
         hidden=True,
         options={"shared": "body", "initialization": "random"},
         as_fedavg={"n_components": 1},
-    ),
-    Row(
-        FedEM,
-        ("pi", "own"),
-        messages=1 + (2 * 15 - 3) / 43,  # the body once and three heads, without their biases
-        hidden=True,
-        options={"shared": "body", "personal": ["head.bias"], "initialization": "random"},
-        as_fedavg={"n_components": 1, "personal": None},
     ),
     Row(  # in two rounds there is no warm-up; the four candidates receive a model to train, and those of all four
         FedEM,
@@ -208,20 +199,12 @@ ROWS = [
         options={"topology": COMPLETE},
         as_fedavg={"n_components": 1},
     ),
-    Row(
-        DFedEM,
-        ("private", "models"),
-        messages=3 * (1 + 2 * 18 / 43),
-        hidden=True,
-        options={"topology": COMPLETE, "shared": "body"},
-        as_fedavg={"n_components": 1},
-    ),
     Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
     Row(
         DecentralizedSurrogateOptimization,
-        ("models",),
-        messages=3,
-        options={"surrogate": MoreauSurrogate(2.0, 3, 0.1), "topology": COMPLETE},
+        ("private", "models"),
+        messages=6,
+        options={"surrogate": MixtureSurrogate(), "n_components": 2, "topology": COMPLETE},
     ),
 ]
 

@@ -24,7 +24,6 @@ MISTAKES = {
     "personalize fedem unseen.npz --out there.safetensors": "--out: .* is already there",
     "personalize fedem seen.npz --out o.safetensors": "took part in training",
     "personalize fedem unseen.npz --out o.safetensors --steps 0": "--steps: expected a number greater than or equal",
-    "personalize fedem unseen.npz --out o.safetensors --steps 1 --tolerance 0.1": "--tolerance: it needs --steps above",
     "personalize fedavg_plus unseen.npz --out o.safetensors --steps 3": "--steps: FedAvg has no such steps",
     "personalize fedem unseen.npz --out o.safetensors --client a": "--client: DATA names the clients",
     "personalize fedem unseen.npz --out o.safetensors --seed -1": "--seed",

@@ -58,13 +58,11 @@ def test_rows_without_a_split_are_all_for_training(place: Path, tmp_path: Path) 
 
 def test_more_steps_move_the_weights_further(place: Path, tmp_path: Path) -> None:
     """As in the class's own argument."""
-    files = {name: tmp_path / f"{name}.safetensors" for name in ("one", "many", "stopped")}
+    files = {name: tmp_path / f"{name}.safetensors" for name in ("one", "many")}
     start = [str(place / "fedem"), str(place / "unseen.npz")]
     main([*start, "--out", str(files["one"]), "--steps", "1"])
     main([*start, "--out", str(files["many"]), "--steps", "50"])
-    main([*start, "--out", str(files["stopped"]), "--steps", "50", "--tolerance", "10"])
-    one, many, stopped = (load_clients(file).personal.mixture for file in files.values())
-    assert torch.equal(one, stopped)
+    one, many = (load_clients(file).personal.mixture for file in files.values())
     assert float((many - 1 / 3).abs().mean()) > float((one - 1 / 3).abs().mean())
 
 

@@ -25,7 +25,6 @@ class Sent(NamedTuple):
     group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
     n_groups: int = 1  # G, the number of averages where `group` is given
     extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
-    included: Tensor | None = None  # bool [C, M]: the models that a client sends; the others are those it received
 
     def of(self, clients: Tensor) -> "Sent":
         """The updates of some of the clients, bool [C]; without a copy if these are all."""
@@ -33,8 +32,7 @@ class Sent(NamedTuple):
             return self
         models, extras = ({name: rows[clients] for name, rows in part.items()} for part in (self.models, self.extras))
         group = None if self.group is None else self.group[clients]
-        included = None if self.included is None else self.included[clients]
-        return Sent(models, self.weights[clients], group, self.n_groups, extras, included)
+        return Sent(models, self.weights[clients], group, self.n_groups, extras)
 
 
 def check_sent(sender: object, sent: Any) -> None:

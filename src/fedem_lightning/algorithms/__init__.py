@@ -27,13 +27,7 @@ from fedem_lightning.algorithms.per_fedavg import PerFedAvg
 from fedem_lightning.algorithms.pfedme import PFedMe
 from fedem_lightning.algorithms.qffl import QFFL
 from fedem_lightning.algorithms.scaffold import Scaffold
-from fedem_lightning.algorithms.surrogate import (
-    Majorizer,
-    MixtureSurrogate,
-    MoreauSurrogate,
-    Surrogate,
-    SurrogateOptimization,
-)
+from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.algorithms.user_centric import UserCentric
 
 __all__ = [
@@ -66,10 +60,8 @@ __all__ = [
     "HypCluster",
     "LGFedAvg",
     "Local",
-    "Majorizer",
     "Mapper",
     "MixtureSurrogate",
-    "MoreauSurrogate",
     "Oracle",
     "PFedMe",
     "PerFedAvg",

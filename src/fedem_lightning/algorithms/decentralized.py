@@ -10,27 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, all_finite
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Means, Models, Sent, all_finite
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
-from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, descend_surrogate, majorized
-from fedem_lightning.backbones.pretrained import Adapters
+from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.mixing import spectral_gap
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.mixture_network import packed, unpacked
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.topology import Topology
 
 
-class DecentralizedSurrogateOptimization(FederatedAlgorithm):
+class DecentralizedSurrogateOptimization(SurrogateOptimization):
     """Every client has its own u_t; a round is local steps, then u_t <- sum_s w_st u_s over the neighbours (Alg. 5).
 
     W averages clients regardless of their sizes, so a client's step is scaled by T n_t / n: the paper's learning rate
@@ -43,7 +38,6 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
             plain average.
         surrogate: makes the surrogates of the clients' objectives.
         topology: graph and mixing weights.
-        shared: what the components have in common, if the surrogate has no anchor; see `Shared`.
 
     """
 
@@ -54,7 +48,6 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         sends_updates=False,
         needs_sgd="scales a client's steps by T n_t / n, which adaptive steps undo",
     )
-    private: Tensor  # v [T, ...]
 
     def __init__(
         self,
@@ -63,33 +56,23 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
         surrogate: Surrogate,
         n_components: PositiveInt = 1,
         topology: Topology | None = None,
-        shared: Shared = None,
         **options: Any,
     ) -> None:
-        super().__init__(backbone, n_clients, n_components, **options)
-        self.surrogate, self.topology = surrogate, topology or Topology()
-        self.sharing = joint_training(self, shared)
-        if self.sharing is not None:
-            require(bool(self.sharing.own), "shared: components would differ in nothing; that is algorithm=d_fedavg")
-            self.sharing.tie()
-        self.states.declare(
-            "private", surrogate.private(n_clients, n_components), Owner.CLIENT, columns=surrogate.columns
-        )
-        first = {name: rows[0] for name, rows in self._as_sent(self.broadcast(torch.zeros(1))).items()}
-        self.models = ClientStore(n_clients, first)  # u_t, as it is sent
+        super().__init__(backbone, n_clients, surrogate, n_components, **options)
+        self.topology = topology or Topology()
+        self.models = ClientStore.of_components(n_clients, self.components)  # u_t
         self._neighbours = 0.0  # a client's mean number of neighbours
         self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
 
-    def client_update(self, block: Block, round_: int) -> None:
+    def client_update(self, block: Block, round_: int) -> Sent | None:
         """Alg. 5: the client takes surrogate and private variable at its own u_t, then local steps to u_t^{k-1/2}."""
-        t, u = block.clients, self._own(block.clients)  # [C, M, ...]
-        g = self.surrogate.majorize(self, block, u, self.private[t], round_)
-        self.private[t] = g.private
-        counts = block.federation.splits["train"].counts(block.federation.clients())
+        t, counts = block.clients, block.federation.splits["train"].counts(block.federation.clients())
         scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
-        half = descend_surrogate(self, g, u, block, round_, scale.to(self.parameter_dtype), self.sharing)
+        weights = self.majorized(block) * scale.to(self.parameter_dtype)[block.owner].unsqueeze(1)
+        half = self.local.solve(self.models.read(t), block, round_, weights)
         self.round_metrics.reject(t[~all_finite(half)])
-        self.models.write_finite(t, self._as_sent(half))
+        self.models.write_finite(t, half)
+        return None
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Neighbours average, in place of a server: u_t <- sum_s w_st u_s^{k-1/2}."""
@@ -106,50 +89,27 @@ class DecentralizedSurrogateOptimization(FederatedAlgorithm):
 
     def losses(self, block: Block) -> Tensor:
         """The losses of each client's own models, [n, M]."""
-        u = self._own(block.clients)
-        return self.own_models(u).losses(block) if self.sharing is None else self.sharing.losses(block, u)
+        return self.own_models(self.models.read(block.clients)).losses(block)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with the models u_t; the surrogate gives their mixture weights."""
-        mixture = self.surrogate.mixture(self.private[clients], len(self.components)).to(self.parameter_dtype)
-        return OwnModels(self.components[0], self._own(clients), mixture, self.surrogate.weigh)
+        own, weigh = self.models.read(clients), self.surrogate.weigh
+        return OwnModels(self.components[0], own, self.mixture_of(clients), weigh)
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server.
-
-        Of shared parameters one goes.
-        """
-        m = len(self.components) if self.sharing is None else self.sharing.n_sent
+        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""
+        m = len(self.components)
         return Transmission(down=m * self._neighbours, up=m * self._neighbours, uploads=m, streams=0)
 
     def evaluation_components(self, federation: Federation) -> Models:
         """The evaluation components are the mean of all u_t, [M, ...]."""
-        return {name: rows[0] for name, rows in self._apart(self._mean(federation)).items()}
+        return self.models.mean(federation.clients())
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
         """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
-        mean = self._mean(federation)
-        self.private[clients] = self.surrogate.private(len(clients), len(self.components)).to(self.private)
-        for block in self.local.blocks(federation, clients):
-            t = block.clients
-            self.models.write(t, {name: row.expand(len(t), *row.shape[1:]) for name, row in mean.items()})
-            self.private[t] = majorized(self, block).private
-
-    def _own(self, clients: Tensor) -> Models:
-        """The clients' models u_t, [C, M, ...]."""
-        return self._apart(self.models.read(clients))
-
-    def _mean(self, federation: Federation) -> Models:
-        """The mean of all u_t as it is sent, [1, ...]."""
-        return {name: row.unsqueeze(0) for name, row in self.models.mean(federation.clients()).items()}
-
-    def _as_sent(self, models: Models) -> Models:
-        """Models [C, M, ...] in the form in which clients keep and send them, where theta_0 is there once."""
-        return models if self.sharing is None else packed(models, self.sharing.own)
-
-    def _apart(self, models: Models) -> Models:
-        """The inverse of `_as_sent`."""
-        return models if self.sharing is None else unpacked(models, len(self.components))
+        mean = self.models.mean(federation.clients())
+        self.models.write(clients, {name: row.expand(len(clients), *row.shape) for name, row in mean.items()})
+        super().personalize_clients(federation, clients)
 
 
 class DFedEM(DecentralizedSurrogateOptimization):
@@ -162,9 +122,6 @@ class DFedEM(DecentralizedSurrogateOptimization):
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
-        shared: what a client's components have in common: "body", all but the last layer; or names of modules; None:
-            nothing, as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
-        adapters: LoRA adapters, or their rank: components share all else.
 
     """
 
@@ -174,14 +131,11 @@ class DFedEM(DecentralizedSurrogateOptimization):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_components: int = 3,
+        n_components: PositiveInt = 3,
         topology: Topology | None = None,
-        shared: Shared = None,
-        adapters: Adapters = None,
         **options: Any,
     ) -> None:
-        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
-        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, shared, **options)
+        super().__init__(backbone, n_clients, MixtureSurrogate(), n_components, topology, **options)
 
     @property
     def pi(self) -> Tensor:

@@ -51,9 +51,6 @@ class Facts:
     personalizes_seen: bool = False
     """Whether seen clients are personalised again with the newest models before every scoring (HypCluster, Eq. 4)."""
 
-    keeps_state_when_scored: bool = False
-    """Whether seen clients have their state from training again once they were personalised and scored (FedEM's pi)."""
-
     predicts_with_own_state: bool = True
     """Whether clients predict with what they keep; False: they only train with it (SCAFFOLD)."""
 

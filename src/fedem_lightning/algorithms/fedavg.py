@@ -16,8 +16,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
-from fedem_lightning.backbones.pretrained import Adapters
+from fedem_lightning.algorithms.sharing import Shared, mixture_of
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -57,8 +56,7 @@ class FedAvgEnsemble(FederatedAlgorithm):
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
-        shared: what the networks have in common, see `FedEM`; their losses count 1 / M each. None: nothing.
-        adapters: LoRA adapters, or their rank: networks share all else.
+        shared: what the networks have in common, see `Shared`; their losses count 1 / M each. None: nothing.
 
     """
 
@@ -70,40 +68,30 @@ class FedAvgEnsemble(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 3,
         shared: Shared = None,
-        adapters: Adapters = None,
         **options: Any,
     ) -> None:
-        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
-        self.sharing = joint_training(self, shared)
+        self.mixture = mixture_of(self, shared)
 
     def initialize(self, federation: Federation) -> None:
         """Networks that share parameters start with those of the first."""
         super().initialize(federation)
-        if self.sharing is not None:
-            self.sharing.tie()
+        self.mixture.tie()
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
-        m = len(self.components)
-        if self.sharing is None or not self.sharing.own:
-            received = self.broadcast(block.clients)  # [C, M, ...]
-            models = self.local.solve(received, block, round_)
-        else:
-            even = torch.full((len(block.index), m), 1 / m, dtype=self.parameter_dtype, device=block.index.device)
-            models = self.sharing.solve(self.broadcast(block.clients), block, round_, even)
-        return Sent(models, weights=block.counts())
+        shape = len(block.index), len(self.components)
+        every = self.mixture.even(torch.ones(shape, dtype=self.parameter_dtype, device=block.index.device))
+        return Sent(self.mixture.solve(block, round_, every), weights=block.counts())
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- the mean."""
         super().server_update(means, round_)
-        if self.sharing is not None:
-            self.sharing.tie()  # the last bits of a sum may differ
+        self.mixture.tie()  # the last bits of a sum may differ
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way; of shared parameters one."""
-        n = len(self.components) if self.sharing is None else self.sharing.n_sent
-        return Transmission(down=n, up=n)
+        return self.mixture.transmission(len(self.components))
 
 
 @dataclass(frozen=True)

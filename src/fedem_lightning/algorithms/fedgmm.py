@@ -12,8 +12,6 @@ from torch import Tensor
 from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.sharing import Shared, joint_training, with_adapters
-from fedem_lightning.backbones.pretrained import Adapters
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
@@ -54,9 +52,6 @@ class FedGMM(FederatedAlgorithm):
         covariance: "diagonal" or "full".
         regularization: is added to the variances.
         personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
-        shared: what the components have in common: "body", all but the last layer; or names of modules; None: nothing,
-            as in the paper. A client then trains theta_0 and all phi_m together (`JointTraining`).
-        adapters: LoRA adapters, or their rank: components share all else.
 
     """
 
@@ -84,19 +79,13 @@ class FedGMM(FederatedAlgorithm):
         covariance: Literal["diagonal", "full"] = "diagonal",
         regularization: Positive = 1e-3,
         personalize_steps: PositiveInt = 20,
-        shared: Shared = None,
-        adapters: Adapters = None,
         **options: Any,
     ) -> None:
-        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         self.n_gaussians, self.embedding, self.dimension = n_gaussians, embedding, dimension
         self.full, self.regularization = covariance == "full", regularization
         self.personalize_steps = personalize_steps
         self.task: Task | None = None
-        self.sharing = joint_training(self, shared)
-        some = self.sharing is None or bool(self.sharing.own)
-        require(some, "shared: components would differ in nothing; expected body, or names of some modules")
         n_pairs = n_gaussians * n_components
         joint = torch.full((n_clients, n_pairs), 1 / n_pairs)
         self.states.declare("joint", joint, Owner.CLIENT, columns=self._columns)
@@ -127,8 +116,6 @@ class FedGMM(FederatedAlgorithm):
     def initialize(self, federation: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(federation)
-        if self.sharing is not None:
-            self.sharing.tie()
         found = start(federation, self.embedding, self.dimension, self.n_gaussians, self.full, self.seed)
         first = regularized(found.covariance.unsqueeze(0), self.regularization)
         covariances = first.repeat(self.n_gaussians, *[1] * found.covariance.ndim)
@@ -144,12 +131,11 @@ class FedGMM(FederatedAlgorithm):
         q = responsibilities(self.joint[t], pairs, owner)
         self.joint[t] = mixture_weights(q, owner, self.joint[t])
         q = q.view(-1, self.n_gaussians, len(self.components))
-        solver: Any = self.sharing or self.local
-        models = solver.solve(self.broadcast(t), block, round_, q.sum(dim=1))
+        models = self.local.solve(self.broadcast(t), block, round_, q.sum(dim=1))
         return Sent(models, block.counts(), extras=moments_about(self.means, z, q.sum(dim=2), block, self.full))
 
     def _pairs(self, block: Block) -> tuple[Tensor, Tensor]:
-        losses = component_losses(self.components, block) if self.sharing is None else self.sharing.losses(block)
+        losses = component_losses(self.components, block)
         z = torch.cat([self._embedded(piece) for piece in block.pieces()])
         log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
@@ -163,13 +149,10 @@ class FedGMM(FederatedAlgorithm):
             old = (self.means, self.covariances)
             self.means, self.covariances = fitted(*old, means.extras, self.regularization)
         super().server_update(means, round_)
-        if self.sharing is not None:
-            self.sharing.tie()  # the last bits of a sum may differ
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """The components each way, of shared parameters one; the Gaussians down, and their moments up."""
-        size = self.joint.element_size() / self.message_bytes
-        m = len(self.components) if self.sharing is None else self.sharing.n_sent
+        """The components each way; the Gaussians down, and their moments up."""
+        m, size = len(self.components), self.joint.element_size() / self.message_bytes
         gaussians = (self.means.numel() + self.covariances.numel()) * size
         return Transmission(down=m + gaussians, up=m + gaussians + self.n_gaussians * size)
 

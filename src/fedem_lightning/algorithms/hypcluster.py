@@ -10,26 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Mean, Means, Models, Sent
+from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.initialization import (
-    farthest_models,
-    greedy_models,
-    load_models,
-    sampled_models,
-    start_at_clients,
-)
-from fedem_lightning.algorithms.sharing import SHARING, Shared, Sharing, with_adapters
-from fedem_lightning.backbones.pretrained import Adapters
+from fedem_lightning.algorithms.initialization import load_models, start_at_clients, train_on_each
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
+from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import PositiveInt
 
 
@@ -45,12 +37,8 @@ class HypCluster(FederatedAlgorithm):
         n_clients: T, the unseen clients included.
         n_components: q.
         initialization: "sampled": each hypothesis is trained from a common start on one client, drawn at random.
-            "farthest": each is trained on the client with the highest loss under the hypotheses before it. "greedy":
-            of the models of 10 q clients, the set with the lowest losses on these clients. "random": each has its own
-            seed (IFCA).
+            "random": each has its own seed (IFCA).
         initial_epochs: passes over the samples of the client on which a hypothesis starts.
-        shared: what the hypotheses have in common: "body", all but the last layer; or names of modules; None: nothing.
-        adapters: LoRA adapters, or their rank: hypotheses share all else.
         options: see `FederatedAlgorithm`.
 
     """
@@ -65,23 +53,16 @@ class HypCluster(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         n_components: PositiveInt = 2,
-        initialization: Literal["sampled", "farthest", "greedy", "random"] = "sampled",
+        initialization: Literal["sampled", "random"] = "sampled",
         initial_epochs: PositiveInt = 1,
-        shared: Shared = None,
-        adapters: Adapters = None,
         **options: Any,
     ) -> None:
-        backbone, shared = with_adapters(backbone, n_components, shared, adapters)
         super().__init__(backbone, n_clients, n_components, **options)
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initialization, self.initial_epochs = initialization, initial_epochs
         if self._starts_at_clients:
             self.facts = replace(self.facts, needs_one_machine=start_at_clients(initialization))
-        self.sharing = Sharing(self.components, shared) if shared and n_components > 1 else None
-        if self.sharing is not None:
-            require(type(self.aggregation) is Mean, "shared: hypotheses share parameters with aggregation=mean only")
-            self.facts = replace(self.facts, needs_one_machine=SHARING)
         none = torch.zeros(n_clients, dtype=torch.int64)
         self.states.declare("cluster", none, Owner.REPORTED, columns="cluster", groups=True)
 
@@ -90,37 +71,23 @@ class HypCluster(FederatedAlgorithm):
         return self.initialization != "random" and len(self.components) > 1
 
     def initialize(self, federation: Federation) -> None:
-        """Computes the hypotheses' starting points. A single hypothesis starts where FedAvg does."""
-        if not self._starts_at_clients:
-            super().initialize(federation)
-            if self.sharing is not None:
-                self.sharing.tie()
-            return
-        if self.initialization == "sampled":
-            models = sampled_models(self, federation, self.initial_epochs)
-        else:
-            choose = farthest_models if self.initialization == "farthest" else greedy_models
-            models = choose(self, federation, 10 * len(self.components), self.initial_epochs)
-        if self.sharing is not None:
-            models = self.sharing.mean_of_shared(models, torch.ones(len(self.components)))
-        load_models(self.components, models)
+        """Trains the hypotheses on random clients (Fig. 1), which are drawn repeatedly if there are fewer than q."""
+        if not self._starts_at_clients:  # a single hypothesis starts where FedAvg does
+            return super().initialize(federation)
+        clients, q = federation.clients(), len(self.components)
+        drawn = generator(self.seed, Purpose.INITIAL).choice(len(clients), size=q, replace=q > len(clients))
+        candidates, which = clients[torch.from_numpy(drawn).to(clients.device)].unique(return_inverse=True)
+        trained = train_on_each(self, federation, candidates, self.initial_epochs)  # [P, 1, ...]
+        finite = all_finite(trained).nonzero().squeeze(1)
+        some = "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr"
+        require(len(finite) > 0, some)
+        load_models(self.components, {name: rows[finite[which % len(finite)], 0] for name, rows in trained.items()})
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client chooses a hypothesis, trains it, and sends it with its index."""
         self.personalize_block(block)
         models = self.local.solve(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
         return Sent(models, block.counts(), group=self.cluster[block.clients], n_groups=len(self.components))
-
-    def server_update(self, means: Means | None, round_: Round) -> None:
-        """h_i <- the mean of the clients that chose it; what is shared <- that of all clients."""
-        if means is not None and self.sharing is not None:
-            models = self.sharing.mean_of_shared(means.models, means.weight)
-            present = means.nonempty
-            for name, received in self.broadcast(torch.zeros(1)).items():  # [1, q, ...]
-                if name in self.sharing.own:  # of a hypothesis that nobody chose: as it was
-                    models[name] = torch.where(present.view(-1, *[1] * (received.ndim - 2)), models[name], received[0])
-            means = means._replace(models=models, nonempty=torch.ones_like(present))
-        super().server_update(means, round_)
 
     def personalize_block(self, block: Block) -> None:
         """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples keeps its hypothesis."""
@@ -141,8 +108,8 @@ class HypCluster(FederatedAlgorithm):
         return Sent(self._chosen(clients), n_train.clamp(min=1), group, n_groups=len(self.components))
 
     def transmission(self, clients: Tensor) -> Transmission:
-        """All q hypotheses down, of shared parameters one; one model up from each client."""
-        return Transmission(down=self.sharing.n_sent if self.sharing else len(self.components), up=1)
+        """All q hypotheses down, one model up from each client."""
+        return Transmission(down=len(self.components), up=1)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its hypothesis."""

@@ -7,13 +7,12 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, Sent, WeightedMean, all_finite
+from fedem_lightning.aggregation import Models, Sent, WeightedMean
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require
 from fedem_lightning.models.components import arranged
 from fedem_lightning.models.personal_models import client_means, component_losses
-from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.uploads import count_special_round
 
@@ -27,83 +26,6 @@ def start_at_clients(initialization: str) -> str:
         f"starts at models of single clients, as algorithm.initialization={initialization} says "
         "(algorithm.initialization=random does not)"
     )
-
-
-def sampled_models(algorithm: "FederatedAlgorithm", federation: Federation, epochs: int) -> Models:
-    """M models, each trained from component 0 on a random client (HypCluster, Mansour et al. 2020, Fig. 1).
-
-    Args:
-        algorithm: its local solver trains the models.
-        federation: clients are drawn from its seen clients, repeatedly if there are fewer than M.
-        epochs: passes over a client's samples.
-
-    Returns:
-        Models [M, ...].
-
-    """
-    clients, n_models = federation.clients(), len(algorithm.components)
-    rng = generator(algorithm.seed, Purpose.INITIAL)
-    drawn = rng.choice(len(clients), size=n_models, replace=n_models > len(clients))
-    chosen = torch.from_numpy(drawn).to(clients.device)
-    candidates, which = clients[chosen].unique(return_inverse=True)
-    candidates, trained = _trained(algorithm, federation, candidates, epochs)
-    return {name: rows[which % len(candidates), 0] for name, rows in trained.items()}
-
-
-def farthest_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
-    """M models trained on single clients, each on the client with the highest loss under the models before it.
-
-    It is farthest-first traversal (Gonzalez 1985); a client's distance is its lowest loss among the chosen models. The
-    models of all candidates start from component 0; the first model is chosen at random.
-
-    Args:
-        algorithm: its local solver trains the models.
-        federation: candidates are drawn from its seen clients.
-        n_candidates: number of clients drawn, M at least.
-        epochs: passes over a client's samples.
-
-    Returns:
-        Models [M, ...].
-
-    """
-    rng = generator(algorithm.seed, Purpose.INITIAL)
-    clients, n_models = federation.clients(), len(algorithm.components)
-    candidates = draw_clients(clients, max(n_candidates, n_models), rng)
-    candidates, trained = _trained(algorithm, federation, candidates, epochs)
-    chosen = [int(rng.integers(len(candidates)))]
-    lowest = _mean_losses(algorithm, federation, candidates, trained, chosen[0])  # [P]
-    while len(chosen) < n_models:
-        chosen.append(int(lowest.argmax()) if len(chosen) < len(candidates) else chosen[-1])
-        lowest = torch.minimum(lowest, _mean_losses(algorithm, federation, candidates, trained, chosen[-1]))
-    return {name: tensor[chosen, 0] for name, tensor in trained.items()}
-
-
-def greedy_models(algorithm: "FederatedAlgorithm", federation: Federation, n_candidates: int, epochs: int) -> Models:
-    """M models trained on single clients; each is the one that reduces the sum of clients' lowest losses most.
-
-    It is the greedy rule of facility location (Nemhauser, Wolsey, Fisher 1978), over clients drawn at random.
-
-    Args:
-        algorithm: its local solver trains the models.
-        federation: candidates are drawn from its seen clients.
-        n_candidates: P, the number of clients drawn, M at least; each client's model is evaluated on all of them.
-        epochs: passes over a client's samples.
-
-    Returns:
-        Models [M, ...].
-
-    """
-    clients, n_models = federation.clients(), len(algorithm.components)
-    candidates = draw_clients(clients, max(n_candidates, n_models), generator(algorithm.seed, Purpose.INITIAL))
-    candidates, trained = _trained(algorithm, federation, candidates, epochs)
-    each = range(len(candidates))
-    losses = torch.stack([_mean_losses(algorithm, federation, candidates, trained, i) for i in each])  # [model, P]
-    chosen: list[int] = []
-    lowest = losses.new_full((len(candidates),), torch.inf)
-    while len(chosen) < n_models:
-        chosen.append(int(torch.minimum(losses, lowest).sum(dim=1).argmin()))
-        lowest = torch.minimum(lowest, losses[chosen[-1]])
-    return {name: tensor[chosen, 0] for name, tensor in trained.items()}
 
 
 def clustered_models(
@@ -177,33 +99,12 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
         component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
 
 
-@torch.no_grad()
-def perturb(components: nn.ModuleList, scale: float, rng: np.random.Generator) -> None:
-    """Adds normal noise to each component's trained tensors, with `scale` times the deviation of a tensor's values."""
-    for component in components:
-        for parameter in trained_parameters(component).values():
-            noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).to(parameter)
-            parameter.add_(noise, alpha=scale * float(parameter.std(unbiased=False)))
-
-
-def _trained(
-    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int
-) -> tuple[Tensor, Models]:
-    """The candidates [P] whose training did not diverge, and component 0 after training on each, [P, 1, ...]."""
-    models = train_on_each(algorithm, federation, candidates, epochs)
-    finite = all_finite(models)
-    require(bool(finite.any()), "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
-    return candidates[finite], {name: rows[finite] for name, rows in models.items()}
-
-
-def train_on_each(
-    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int, m: int = 0
-) -> Models:
-    """Component m after training on each of the candidates [P], [P, 1, ...]."""
+def train_on_each(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
+    """Component 0 after training on each of the candidates [P], [P, 1, ...]."""
     parts = []
     algorithm.local.observer.begin("starting points", len(candidates))
     for block in algorithm.local.blocks(federation, candidates):
-        start = {name: tensor[:, m : m + 1] for name, tensor in algorithm.broadcast(block.clients).items()}
+        start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}
         parts.append(algorithm.local.solve(start, block, 0, epochs=epochs, momentum=None))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

@@ -13,7 +13,7 @@ from fedem_lightning.settings.keys import flatten
 
 NOT_TRAINED = (
     *("_target_", "n_clients", "engine", "adaptation", "scored_clients"),
-    *(f"personalize_{name}" for name in ("fraction", "steps", "tolerance", "seen")),
+    *(f"personalize_{name}" for name in ("fraction", "steps")),
 )
 """Arguments on which training does not depend, up to the last bits, or which are compared elsewhere."""
 _GROUPS = ("backbone", "aggregation", "compression", "faults", "networks", "seed")

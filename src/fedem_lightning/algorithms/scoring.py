@@ -1,7 +1,5 @@
 """Scores and predictions in Lightning's steps: clients are personalised, scored, and left as they were."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,10 +51,7 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
     algorithm.states.collect(Processes.of(algorithm.trainer))
     check_finite_models(algorithm)
     training = algorithm.trainer.state.fn == "fit"
-    with (
-        keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds),
-        _training_state_kept(algorithm, federation),
-    ):
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         if algorithm.facts.personalizes_seen:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
         splits = SPLITS if training else ("train", "val")
@@ -71,10 +66,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
     check_finite_models(algorithm)
-    with (
-        keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds),
-        _training_state_kept(algorithm, federation),
-    ):
+    with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
     algorithm.clients, algorithm.test_samples, algorithm.class_scores, algorithm.label_scores = found
     log(algorithm, final_metrics(algorithm.clients))
@@ -88,16 +80,15 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     processes, task = Processes.of(algorithm.trainer), federation.task
     algorithm.states.collect(processes)
     names, labels, predictions, positions = [], [], [], []
-    with _training_state_kept(algorithm, federation):
-        own = personalize_for_scoring(algorithm, federation)
-        mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
-        for block in algorithm.local.blocks(own, mine):
-            personal, test = algorithm.scored_models(block), federation.block(block.clients, "test")
-            for piece in test.pieces() if len(test.index) else ():
-                names += [federation.names[t] for t in block.clients[piece.owner].tolist()]
-                labels.append(piece.y())
-                predictions.append(task.answer(personal.predict(piece)))
-                positions.append(piece.index)
+    own = personalize_for_scoring(algorithm, federation)
+    mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
+    for block in algorithm.local.blocks(own, mine):
+        personal, test = algorithm.scored_models(block), federation.block(block.clients, "test")
+        for piece in test.pieces() if len(test.index) else ():
+            names += [federation.names[t] for t in block.clients[piece.owner].tolist()]
+            labels.append(piece.y())
+            predictions.append(task.answer(personal.predict(piece)))
+            positions.append(piece.index)
     return ClientPredictions(np.array(names), _joined(labels), _joined(predictions), _joined(positions))
 
 
@@ -133,18 +124,3 @@ def _personalize(algorithm: "FederatedAlgorithm", federation: Federation, client
             algorithm.local.observer.begin("personalizing", len(mine))
             algorithm.personalize_clients(federation, mine)
         processes.exchange_rows(algorithm.states.rows(), shares)
-
-
-@contextmanager
-def _training_state_kept(algorithm: "FederatedAlgorithm", federation: Federation) -> Iterator[None]:
-    """Gives seen clients the state with which they train back after they were scored, where a method says so."""
-    facts = algorithm.facts
-    if not (facts.personalizes_seen and facts.keeps_state_when_scored):
-        yield
-        return
-    with torch.inference_mode(False):
-        put_back = algorithm.states.remember(federation.clients(), stores=False)
-    try:
-        yield
-    finally:
-        put_back()

@@ -1,5 +1,6 @@
 """How the components of FedEM begin: the warm-up of one model, and what makes them different after it."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -7,14 +8,8 @@ import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning.aggregation import Mean
-from fedem_lightning.algorithms.initialization import (
-    clustered_models,
-    farthest_models,
-    load_models,
-    perturb,
-    start_at_clients,
-)
+from fedem_lightning.aggregation import Mean, Means
+from fedem_lightning.algorithms.initialization import clustered_models, load_models, start_at_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
@@ -25,7 +20,7 @@ from fedem_lightning.randomness import Purpose, generator
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.fedem import FedEM
 
-Initialization = Literal["auto", "clusters", "random", "farthest", "shared", "perturbed"]
+Initialization = Literal["auto", "clusters", "random", "shared"]
 
 PATIENCE, LEAST_GAIN, LONGEST = 3, 0.03, 0.2
 """A warm-up ends when the validation loss has fallen by less than this share within so many rounds, or after this share
@@ -47,21 +42,17 @@ class Start:
         initialization: "clusters": one model in a warm-up, then each component is the mean of the models of similar
             clients, which trained longer from there. "auto": "clusters", but "random" where clients are processes of
             their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
-            paper; the same as "shared" if all are copies of one network. "farthest": models of single clients, each of
-            which has a high loss under the others'. "shared": equal components and a random pi for every client, so
-            that components differ by clients, not by labels. "perturbed": equal components with noise.
+            paper; the same as "shared" if all are copies of one network. "shared": equal components and a random pi
+            for every client, so that components differ by clients, not by labels.
         warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
             With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
             trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
             samples) hardly falls, at most a fifth of the rounds; else 0, as in the paper.
-        perturbation: standard deviation of the noise of "perturbed", as a multiple of that of each tensor's values.
 
     """
 
-    def __init__(
-        self, algorithm: "FedEM", initialization: Initialization, warmup_rounds: int | None, perturbation: float
-    ) -> None:
-        self.algorithm, self.perturbation = algorithm, perturbation
+    def __init__(self, algorithm: "FedEM", initialization: Initialization, warmup_rounds: int | None) -> None:
+        self.algorithm = algorithm
         self.why_random = ""  # why "auto" takes the random start
         chosen = initialization
         if chosen == "auto":
@@ -74,40 +65,43 @@ class Start:
         by_validation = warmup_rounds is None and self.initialization == "clusters"
         end = torch.tensor(-1 if by_validation else warmup_rounds or 0)
         algorithm.states.declare("warmup_end", end, Owner.SERVER_ONLY)
-        algorithm.states.declare("warmup_losses", torch.zeros(PATIENCE + 1, dtype=torch.float64), Owner.SERVER_ONLY)
+        losses = torch.zeros(PATIENCE + 1, dtype=torch.float64)  # after its last rounds
+        algorithm.states.declare("warmup_losses", losses, Owner.SERVER_ONLY)
+        if self.initialization == "clusters":
+            more = ("models of single clients, at which components start",)
+            where = "" if self.is_auto else start_at_clients("clusters")  # "auto" takes another start there
+            algorithm.facts = replace(algorithm.facts, released=more, needs_one_machine=where)
 
     @property
-    def needs_one_machine(self) -> str:
-        """Why clients cannot be processes of their own, see `Facts`; "auto" takes another start there."""
-        at_clients = self.initialization in ("clusters", "farthest") and not self.is_auto
-        return start_at_clients(self.initialization) if at_clients else ""
+    def end(self) -> Tensor:
+        """The number of rounds of the warm-up, int64 []; -1 until it is known."""
+        return self.algorithm.get_buffer("warmup_end")
 
     @property
-    def reads_models(self) -> bool:
-        """Whether components start at models of single clients."""
-        return self.initialization in ("clusters", "farthest")
+    def is_warming_up(self) -> bool:
+        """Whether this round belongs to the warm-up."""
+        return bool(self.end < 0) or self.algorithm.statistics.rounds < int(self.end)
 
-    def is_warming_up(self, round_: int) -> bool:
-        """Whether a round, from 0, belongs to the warm-up."""
-        end = int(self.algorithm.warmup_end)
-        return end < 0 or round_ < end
+    @property
+    def one_model(self) -> bool:
+        """Whether all components are equal in this round, so that one is sent and trained."""
+        return self.initialization != "random" and self.is_warming_up
 
-    def one_model(self, round_: int) -> bool:
-        """Whether all components are equal in a round, so that one is sent and trained."""
-        return self.initialization != "random" and self.is_warming_up(round_)
-
-    def rounds_since(self, round_: int) -> int:
-        """Rounds since the warm-up, from 0."""
-        return max(0, round_ - max(0, int(self.algorithm.warmup_end)))
+    def of_all(self, means: Means | None) -> Means | None:
+        """The means of all components, where clients may have sent one model for all."""
+        if means is None:
+            return None
+        m = len(self.algorithm.components)
+        models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in means.models.items()}
+        return means._replace(models=models, nonempty=means.nonempty.expand(m))
 
     def begin(self, federation: Federation) -> None:
         """The components of the first round, and the mixture weights."""
         algorithm, components = self.algorithm, self.algorithm.components
-        if algorithm.sharing is not None:
-            algorithm.sharing.tie()
+        algorithm.mixture.tie()
         if self.is_auto and algorithm.remote is not None:
             self.initialization, self.why_random = "random", "clients are processes of their own"
-            algorithm.warmup_end.clamp_(min=0)
+            self.end.clamp_(min=0)
         if self.is_auto:
             rank_zero_only(print)(self.line())
         start = self.initialization
@@ -123,7 +117,7 @@ class Start:
             component.load_state_dict(components[0].state_dict())
         if start == "shared":
             self._draw_pi(federation)
-        if self._longest() == 0 or algorithm.warmup_end == 0:
+        if self._longest() == 0 or self.end == 0:
             self.part(federation, 0)
 
     def line(self) -> str:
@@ -135,33 +129,22 @@ class Start:
 
     def after(self, round_: Round) -> None:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
-        end, losses = self.algorithm.warmup_end, self.algorithm.warmup_losses
-        if end < 0:
+        losses = self.algorithm.get_buffer("warmup_losses")
+        if self.end < 0:
             new = self._validation_loss(round_.federation)
             losses.copy_(torch.cat([losses[1:], losses.new_tensor([new])]))
             known = round_.number >= PATIENCE
             flat = known and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
             if flat or round_.number + 1 >= self._longest():
                 self.part(round_.federation, round_.number + 1)
-        elif round_.number + 1 == end:
+        elif round_.number + 1 == self.end:
             self.part(round_.federation, round_.number + 1)
 
     def part(self, federation: Federation, n_rounds: int) -> None:
         """Makes the components different after a warm-up of so many rounds; "shared" ones differ by pi."""
-        algorithm, components = self.algorithm, self.algorithm.components
-        algorithm.warmup_end.fill_(n_rounds)
-        if self.initialization == "clusters":
-            self._load_groups(federation, n_rounds)
-        elif self.initialization == "farthest":
-            models = farthest_models(algorithm, federation, n_candidates=10 * len(components), epochs=5)
-            load_models(components, models)
-        elif self.initialization == "perturbed":
-            perturb(components, self.perturbation, generator(algorithm.seed, Purpose.INITIAL))
-        if algorithm.sharing is not None:
-            algorithm.sharing.tie()
-
-    def _load_groups(self, federation: Federation, n_rounds: int) -> None:
-        """The components <- the means of groups of similar clients; equal, with a random pi, if training diverges."""
+        self.end.fill_(n_rounds)
+        if self.initialization != "clusters":
+            return
         algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
         if found is None:
             rank_zero_only(print)(
@@ -170,12 +153,11 @@ class Start:
             self._draw_pi(federation)
             return
         models, sizes = found
-        if algorithm.sharing is not None:
-            models = algorithm.sharing.mean_of_shared(models, torch.tensor(sizes))
-        load_models(algorithm.components, models)
+        load_models(algorithm.components, algorithm.mixture.mean_of_shared(models, torch.tensor(sizes)))
         algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
         listed = ", ".join(map(str, sizes))
         rank_zero_only(print)(f"start: after {n_rounds} rounds of one model, groups of {listed} clients")
+        algorithm.mixture.tie()
 
     def _draw_pi(self, federation: Federation) -> None:
         """A random pi for every seen client, from a flat Dirichlet distribution."""
@@ -191,7 +173,7 @@ class Start:
 
     def _longest(self) -> int:
         """The longest warm-up, in rounds."""
-        end, planned = int(self.algorithm.warmup_end), self.algorithm.statistics.planned_rounds
+        end, planned = int(self.end), self.algorithm.statistics.planned_rounds
         if end >= 0:
             return end
         return int(LONGEST * planned) if planned > 0 else UNPLANNED

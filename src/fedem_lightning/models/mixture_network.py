@@ -76,17 +76,14 @@ def tensors_of(components: nn.ModuleList, own: Collection[str]) -> Models:
     return tensors | {f"own.{_key(name)}": rows for name, rows in phi.items()}
 
 
-def packed(models: Models, own: Collection[str]) -> Models:
-    """The tensors of a `MixtureNetwork` by name, [C, 1, ...] and for phi [C, 1, M, ...], of components [C, M, ...].
-
-    They are views. Shared tensors are those of component 0.
-    """
-    tensors = {f"network.{name}": rows[:, :1] for name, rows in models.items() if name not in own}
-    return tensors | {f"own.{_key(name)}": models[name].unsqueeze(1) for name in own}
-
-
 def unpacked(models: Models, n_models: int) -> Models:
-    """The inverse of `packed`: phi [C, M, ...] by a component's names, shared tensors as views [C, n_models, ...]."""
+    """A component's tensors [C, M, ...] by name, of those of a `MixtureNetwork`; shared ones are views.
+
+    Args:
+        models: shared tensors [C, 1, ...], and phi [C, 1, M, ...].
+        n_models: M.
+
+    """
     found: Models = {}
     for name, rows in models.items():
         own = name.startswith("own.")

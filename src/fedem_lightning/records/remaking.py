@@ -22,7 +22,6 @@ _ROOMS = {
     "client_optimizer": ("client_optimizers",),
     "task": ("tasks",),
     "surrogate": ("algorithms.surrogate",),
-    "e_step": ("algorithms.e_step",),
     **{name: (name,) for name in ("adaptation", "aggregation", "compression", "engine", "faults", "topology")},
 }
 """By key, where its classes are: parts of this package, or of torch. No constructor there runs or reads anything."""
@@ -38,6 +37,19 @@ GONE: dict[str, Any] = {
     "UserCentric.members_only": False,
     "UserCentric.refresh_every": None,
     "UserCentric.warmup_rounds": 0,
+    **{
+        f"{kind}.{name}": default
+        for kind in ("FedEM", "FedRC")
+        for name, default in {
+            **{"perturbation": 0.1, "revive": None, "e_step": None, "normalize_weights": False},
+            **{"component_weights": "samples", "upload_threshold": None, "adapters": None, "personal": None},
+            **{"personalize_tolerance": None, "personalize_seen": False},
+        }.items()
+    },
+    **{"EStep.level": "sample", "EStep.steps": 1, "EStep.temperature": 1.0, "EStep.annealing_rounds": 0},
+    **{"EStep.client_share": 0.0, "EStep.held_out": 0.0, "EStep.concentration": 1.0},
+    **{f"{kind}.shared": None for kind in ("HypCluster", "FedGMM", "DFedEM")},
+    **{f"{kind}.adapters": None for kind in ("HypCluster", "FedGMM", "DFedEM", "FedAvgEnsemble")},
 }
 """Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
 LAST = "45f9539f"

@@ -89,7 +89,9 @@ def _check_same(path: Path, config: DictConfig) -> None:
         trees = read_yaml(path), tree_of(config)
     except UserError as error:
         raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
-    a, b = (flatten(resolved(tree)) for tree in trees)
+    from fedem_lightning.records.remaking import without_gone  # imports torch
+
+    a, b = (flatten(without_gone(resolved(tree))) for tree in trees)
     for key in sorted(a.keys() | b.keys()):
         require(
             a.get(key) == b.get(key) or bool({key, key.split(".")[0]} & set(MAY_CHANGE)),

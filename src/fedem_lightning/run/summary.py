@@ -229,6 +229,6 @@ def _component_lines(components: dict[str, Any]) -> list[str]:
     if label > max(client, _BY_LABEL):
         lines.append(
             f"components differ by label, not by client: labels explain {label:.0%} of which component fits a test "
-            f"sample, clients {client:.0%}; try algorithm.initialization=clusters or algorithm.e_step.level=client"
+            f"sample, clients {client:.0%}; algorithm.initialization=clusters may help"
         )
     return lines

@@ -61,8 +61,6 @@ def _personalize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
     group = parser.add_argument_group("personalisation, where the method has these (fedem)")
     group.add_argument("--steps", type=int, metavar="N", help="E-steps and updates of the mixture weights")
-    until = "a client stops once its weights move by less than X"
-    group.add_argument("--tolerance", type=float, metavar="X", help=until)
     group = parser.add_argument_group("few samples")
     shots = "instead of models, a table of scores after 0, 1, 2, ... training samples a client, as 0,1,5,all"
     group.add_argument("--few-shot", metavar="K,...", help=shots)

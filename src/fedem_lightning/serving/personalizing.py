@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import headline
 from fedem_lightning.serving.model_files import load, write_clients
@@ -50,18 +49,13 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def _load_with_steps(chosen: argparse.Namespace) -> FederatedAlgorithm:
-    """The model of a run, with --steps and --tolerance; UserError if the method has no such thing."""
+    """The model of a run, with --steps; UserError if the method has no such thing."""
     model = load(chosen.run, chosen.trust)
-    wanted = {"personalize_steps": chosen.steps, "personalize_tolerance": chosen.tolerance}
-    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    if not given:
+    if chosen.steps is None:
         return model
-    missing = [name.replace("personalize_", "--") for name in given if not hasattr(model, name)]
-    require(not missing, f"{', '.join(missing)}: {type(model).__name__} has no such steps")
-    try:
-        return load(chosen.run, chosen.trust, **given)
-    except UserError as error:  # names the arguments of the class
-        raise UserError(re.sub(r"(?:\w+\.)?personalize_(?=steps|tolerance)", "--", str(error))) from error
+    require(hasattr(model, "personalize_steps"), f"--steps: {type(model).__name__} has no such steps")
+    require(chosen.steps >= 1, f"--steps: expected a number greater than or equal to 1, got {chosen.steps}")
+    return load(chosen.run, chosen.trust, personalize_steps=chosen.steps)
 
 
 def _write_few_shot(chosen: argparse.Namespace, table: pd.DataFrame, method: str) -> None:
