@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 NOT_FINITE = "not finite"
-TOO_LONG = "too long"
 EXCEPTION = "exception"
 NO_ANSWER = "no answer"
 INVALID = "invalid reply"

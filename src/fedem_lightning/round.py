@@ -22,7 +22,7 @@ from fedem_lightning.models.components import model_state
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Clocks
 from fedem_lightning.processes import Processes
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, TOO_LONG, Rejection, summarised
+from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, Rejection, summarised
 from fedem_lightning.uploads import received_models, transmitted, with_frozen
 
 if TYPE_CHECKING:
@@ -119,21 +119,19 @@ def _meet(algorithm: "FederatedAlgorithm", collector: Collector, processes: Proc
     """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
     metrics = algorithm.round_metrics
     if processes.size > 1:  # a process whose clients have all failed knows neither names nor shapes
-        idle = torch.tensor([float(collector.like() is None)], device=algorithm.device)
+        idle = torch.tensor([float(collector.like is None)], device=algorithm.device)
         processes.sum([idle])
         if 0 < float(idle) < processes.size:
-            forms = processes.gather((collector.like(), metrics.names()))
+            forms = processes.gather((collector.like, metrics.names()))
             like, names = next((like, names) for like, names in forms if like is not None)
-            if collector.like() is None:
+            if collector.like is None:
                 collector.adopt(like, algorithm.device)
                 metrics.adopt(names)
-    too_long = collector.reduce(processes)
+    collector.reduce(processes)
     metrics.reduce(processes, algorithm.device)
     rejections = metrics.rejections
     if metrics.rejected:
         rejections = [rejection for part in processes.gather(rejections) for rejection in part]
-    metrics.rejected += len(too_long)
-    rejections = rejections + [Rejection(client, TOO_LONG) for client in too_long.tolist()]
     return sorted(rejections)
 
 

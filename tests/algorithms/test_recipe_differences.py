@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, Mean, SignFlip, TopK, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, SignFlip, TopK, TrimmedMean, UserError
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.algorithms.recipe_differences import recipe_difference
 from helpers.federations import make_data, make_model, make_trainer
@@ -22,7 +22,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "algorithm.batch_size": ({"batch_size": 5}, "4, now it is 5"),
     "algorithm.local_epochs": ({"local_epochs": 2}, "1, now it is 2"),
     "algorithm.participation": ({"participation": 0.5}, "1.0, now it is 0.5"),
-    "aggregation.max_norm_ratio": ({"aggregation": Mean(2.0)}, "None, now it is 2.0"),
+    "aggregation.trim": ({"aggregation": TrimmedMean(0.3)}, "0.2, now it is 0.3"),
     "compression._target_": ({"compression": TopK(0.1)}, "None, now it is fedem_lightning.compression.TopK"),
     "faults._target_": ({"faults": SignFlip(0.3)}, "None, now it is fedem_lightning.faults.SignFlip"),
     "seed": ({"seed": 4}, "0, now it is 4"),
@@ -30,7 +30,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
 BASE: dict[str, Any] = {
     "client_optimizer": ClientSGD(lr=0.1),
     "server_optimizer": functools.partial(torch.optim.SGD, lr=1.0),
-    "aggregation": Mean(None),
+    "aggregation": TrimmedMean(0.2),
 }
 
 

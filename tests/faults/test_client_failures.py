@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Local, LoopEngine, Mean, Scaling, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Local, LoopEngine, UserError
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
@@ -141,15 +141,6 @@ def test_a_sized_state_that_was_half_made_is_made_again() -> None:
     with pytest.warns(UserWarning, match="client 0 failed in round 1"):
         train(model, data, 1)
     assert model.seen.tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]
-
-
-def test_an_update_that_is_far_too_long_is_named() -> None:
-    data, faults = make_data(sizes=SIZES), Scaling(0.2, factor=1e6)
-    model = train(make_model(FedAvg, data, aggregation=Mean(100.0), faults=faults), data, 1)
-    (who,) = faults.faulty(torch.arange(5), 0, 0).tolist()
-    assert rejected(model) == [(who, "too long", 1, 1)]
-    assert float(parameters(model.components).abs().max()) < 10
-    assert float(parameters(train(make_model(FedAvg, data, faults=faults), data, 1).components).abs().max()) > 99
 
 
 def test_a_mean_that_overflows_stops_the_run() -> None:

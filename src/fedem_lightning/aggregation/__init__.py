@@ -11,16 +11,9 @@ from fedem_lightning.aggregation.base import (
     all_finite,
     check_sent,
 )
+from fedem_lightning.aggregation.gathered import Robust
 from fedem_lightning.aggregation.private import PrivateMean
-from fedem_lightning.aggregation.rules import (
-    Mean,
-    Median,
-    MultiKrum,
-    NormClipping,
-    Robust,
-    TrimmedMean,
-    make_aggregation,
-)
+from fedem_lightning.aggregation.rules import Mean, Median, MultiKrum, NormClipping, TrimmedMean, make_aggregation
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
 
 __all__ = [

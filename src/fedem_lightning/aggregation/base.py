@@ -11,7 +11,6 @@ from torch import Tensor
 from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.settings.ranges import AboveOne
 
 Models = dict[str, Tensor]
 """Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
@@ -25,6 +24,11 @@ class Sent(NamedTuple):
     group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
     n_groups: int = 1  # G, the number of averages where `group` is given
     extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
+
+    @property
+    def n_averages(self) -> int:
+        """G, the number of averages that the updates enter."""
+        return self.weights.shape[1] if self.weights.ndim == 2 else self.n_groups
 
     def of(self, clients: Tensor) -> "Sent":
         """The updates of some of the clients, bool [C]; without a copy if these are all."""
@@ -40,6 +44,17 @@ def check_sent(sender: object, sent: Any) -> None:
     kind = type(sender).__name__
     fits = sent is None or isinstance(sent, Sent)
     require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
+
+
+def form_of(sent: Sent) -> Sent:
+    """The same updates without clients, on the CPU: each tensor [0, ...]."""
+
+    def nothing(rows: Tensor) -> Tensor:
+        return torch.empty(0, *rows.shape[1:], dtype=rows.dtype)
+
+    models, extras = ({name: nothing(rows) for name, rows in part.items()} for part in (sent.models, sent.extras))
+    group = None if sent.group is None else nothing(sent.group)
+    return Sent(models, nothing(sent.weights), group, sent.n_groups, extras)
 
 
 class Means(NamedTuple):
@@ -88,7 +103,7 @@ class Collector(ABC):
     """Takes a round's updates block by block, combines those of all processes, and returns the averages."""
 
     rejected: int  # updates that were not finite
-    _like: Sent | None = None  # see `like`
+    like: Sent | None = None  # the form of the updates, see `form_of`; None: none was added
     needs_received = False  # whether `add` needs the models that the clients received
 
     @abstractmethod
@@ -105,22 +120,13 @@ class Collector(ABC):
 
         """
 
-    def like(self) -> Sent | None:
-        """The form of the updates: without clients, each tensor [0, ...], on the CPU. None: none was added."""
-        return self._like
-
     def adopt(self, like: Sent, device: torch.device) -> None:
         """Takes the form of another process's updates: this one has none of its own."""
-        self._like = like
+        self.like = like
 
     @abstractmethod
-    def reduce(self, processes: Processes) -> Tensor:
-        """Combines the updates of all processes; either all have added (or adopted) an update, or none has.
-
-        Returns:
-            Clients whose updates are left out because they are too long, int64; the same in every process.
-
-        """
+    def reduce(self, processes: Processes) -> None:
+        """Combines the updates of all processes; either all have added (or adopted) an update, or none has."""
 
     @abstractmethod
     def compute(self) -> Means | None:
@@ -128,29 +134,10 @@ class Collector(ABC):
 
 
 class Aggregation(Recorded, ABC):
-    """How the server combines the updates of a round's cohort, for each component and for each group of clients.
+    """How the server combines the updates of a round's cohort, for each component and for each group of clients."""
 
-    Args:
-        max_norm_ratio: an update longer than this multiple of the median length in the cohort is rejected. Its
-            length is |theta_t - theta|, over the trained parameters of all components; theta is the model that the
-            client received. None: no limit. With a limit the updates of the whole cohort are in memory at once.
-
-    Raises:
-        UserError: a value is out of its range.
-
-    """
-
-    clips = False  # whether updates are shortened (`scales`)
+    is_plain = False  # whether it is the weighted mean, which needs no rows
     samples_independently = False  # whether each client is in a cohort with the same probability, whoever else is
-    weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights
-
-    def __init__(self, max_norm_ratio: AboveOne | None = None) -> None:
-        self.max_norm_ratio = max_norm_ratio
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether this is the weighted mean without a limit, which needs no rows. Default: it is not."""
-        return False
 
     @abstractmethod
     def begin(self, context: RoundContext) -> Collector:
@@ -165,22 +152,3 @@ class Aggregation(Recorded, ABC):
 
     def check(self, n_clients: int) -> None:
         """Raises UserError if the rule is not defined for cohorts of this size. Default: it always is."""
-
-    def scales(self, norms: Tensor) -> Tensor:
-        """Factors in (0, 1] by which updates are shortened, [C, M], from their lengths [C, M]; see `clips`."""
-        return torch.ones_like(norms)
-
-    def choose(self, parts: list[Tensor], weights: Tensor) -> Tensor:
-        """The weights that n clients of a group have in one component, [n]; 0: left out. Default: their own.
-
-        Args:
-            parts: the tensors of the component, each [n, F].
-            weights: float64 [n], above 0.
-
-        """
-        return weights
-
-    def combine(self, values: Tensor, weights: Tensor) -> Tensor:
-        """One value for each column of `values` [n, F], from weights float64 [n]: [F]. Default: the weighted mean."""
-        shares = (weights / weights.sum()).to(values)
-        return values.T @ shares

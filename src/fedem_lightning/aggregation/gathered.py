@@ -1,4 +1,4 @@
-"""All updates of a cohort as rows, for aggregations that look at them together."""
+"""All updates of a cohort as rows, for rules that look at them together."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -6,9 +6,47 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Aggregation, Collector, Means, Models, Sent, all_finite
-from fedem_lightning.aggregation.weighted_mean import form_of, n_averages
+from fedem_lightning.aggregation.base import (
+    Aggregation,
+    Collector,
+    Means,
+    Models,
+    RoundContext,
+    Sent,
+    all_finite,
+    form_of,
+)
 from fedem_lightning.processes import Processes
+
+
+class Robust(Aggregation):
+    """A rule that needs all updates of the cohort at once, as rows. Default: the weighted mean."""
+
+    clips = False  # whether updates are shortened (`scales`)
+    weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights
+
+    def begin(self, context: RoundContext) -> Collector:
+        """Collects the updates as rows."""
+        return Gathered(self, context.cohort, context.parameters)
+
+    def scales(self, norms: Tensor) -> Tensor:
+        """Factors in (0, 1] by which updates are shortened, [C, M], from their lengths [C, M]; see `clips`."""
+        return torch.ones_like(norms)
+
+    def choose(self, parts: list[Tensor], weights: Tensor) -> Tensor:
+        """The weights that n clients of a group have in one component, [n]; 0: left out. Default: their own.
+
+        Args:
+            parts: the tensors of the component, each [n, F].
+            weights: float64 [n], above 0.
+
+        """
+        return weights
+
+    def combine(self, values: Tensor, weights: Tensor) -> Tensor:
+        """One value for each column of `values` [n, F], from weights float64 [n]: [F]. Default: the weighted mean."""
+        shares = (weights / weights.sum()).to(values)
+        return values.T @ shares
 
 
 class Part(NamedTuple):
@@ -32,9 +70,9 @@ class Gathered(Collector):
 
     """
 
-    def __init__(self, rule: Aggregation, cohort: Tensor, parameters: Collection[str]) -> None:
+    def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:
         self.rule, self.cohort, self.parameters, self.rejected = rule, cohort, set(parameters), 0
-        self.needs_received = rule.clips or rule.max_norm_ratio is not None
+        self.needs_received = rule.clips
         self._parts: list[Part] = []
         self._models: Models = {}  # [N, M, ...]
         self._extras: Models = {}  # [N, K]
@@ -43,52 +81,34 @@ class Gathered(Collector):
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Keeps the finite updates of a block's clients."""
         assert clients is not None
-        self._like = self._like or form_of(sent)
+        self.like = self.like or form_of(sent)
         finite = all_finite(sent.models | sent.extras)  # [C]
         self.rejected += int((~finite).sum())
         kept = {name: rows[finite] for name, rows in (received or {}).items()}
         self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), sent.of(finite), kept))
         return finite
 
-    def reduce(self, processes: Processes) -> Tensor:
-        """Gives every process the rows of all; returns the clients whose updates are too long."""
-        if self._like is None:
-            return self.cohort[:0]
-        norms = self._norms(processes)  # [N, M]
-        self._weights = self._weights_of_all(processes)
-        sent = self._weights.sum(dim=1) > 0  # [N]
-        long = torch.zeros_like(sent)
-        if self.rule.max_norm_ratio is not None:
-            total = norms.square().sum(dim=1).sqrt()
-            limit = self.rule.max_norm_ratio * middle(total[sent])
-            long = sent & (total > limit)
-            self._weights[long] = 0.0
+    def reduce(self, processes: Processes) -> None:
+        """Gives every process the rows of all."""
+        if self.like is None:
+            return
+        self._weights = self._weights_of_all(self.like.n_averages, processes)
         if self.rule.clips:
-            kept = sent & ~long
-            scales = torch.ones_like(norms)
-            scales[kept] = self.rule.scales(norms[kept])
-            self._parts = [_shortened(part, scales[part.rows]) for part in self._parts]
-        self._models = self._rows(self._like.models, [part.sent.models for part in self._parts], processes)
-        self._extras = self._rows(self._like.extras, [part.sent.extras for part in self._parts], processes)
-        self._parts = []
-        return self.cohort[long]
-
-    def _norms(self, processes: Processes) -> Tensor:
-        """The lengths of all updates by component, float64 [N, M]; zeros if nobody needs them."""
-        assert self._like is not None
-        n_models = next(iter(self._like.models.values())).shape[1]
-        norms = torch.zeros(len(self.cohort), n_models, dtype=torch.float64, device=self.cohort.device)
-        if self.needs_received:
+            norms = torch.zeros(len(self.cohort), _n_models(self.like.models), dtype=torch.float64)
+            norms = norms.to(self.cohort.device)  # the lengths of all updates by component [N, M]
             for part in self._parts:
                 norms[part.rows] = update_norms(part.sent.models, part.received, self.parameters)
             processes.sum([norms])
-        return norms
+            sent, scales = self._weights.sum(dim=1) > 0, torch.ones_like(norms)  # [N], [N, M]
+            scales[sent] = self.rule.scales(norms[sent])
+            self._parts = [_shortened(part, scales[part.rows]) for part in self._parts]
+        self._models = self._rows(self.like.models, [part.sent.models for part in self._parts], processes)
+        self._extras = self._rows(self.like.extras, [part.sent.extras for part in self._parts], processes)
+        self._parts = []
 
-    def _weights_of_all(self, processes: Processes) -> Tensor:
+    def _weights_of_all(self, n_averages: int, processes: Processes) -> Tensor:
         """Each client's weight in each average, float64 [N, G]."""
-        assert self._like is not None
-        shape = len(self.cohort), n_averages(self._like)
-        weights = torch.zeros(shape, dtype=torch.float64, device=self.cohort.device)
+        weights = torch.zeros(len(self.cohort), n_averages, dtype=torch.float64, device=self.cohort.device)
         for part in self._parts:
             given = part.sent.weights.to(weights)
             if given.ndim == 2:
@@ -111,14 +131,12 @@ class Gathered(Collector):
 
     def compute(self) -> Means | None:
         """The rule's averages; None if no update is left."""
-        if not (self._weights > 0).any():
+        if self.like is None or not (self._weights > 0).any():
             return None
-        n_models, n_groups = next(iter(self._models.values())).shape[1], self._weights.shape[1]
-        shapes = {name: rows.shape[2:] for name, rows in self._models.items()}
+        n_models, n_groups = _n_models(self._models), self._weights.shape[1]
         models = {name: rows.new_zeros(n_groups, *rows.shape[1:]) for name, rows in self._models.items()}
         extras = {name: rows.new_zeros(n_groups, *rows.shape[1:]) for name, rows in self._extras.items()}
-        assert self._like is not None
-        weighted = self.rule.weighted or self._like.weights.ndim == 2
+        weighted = self.rule.weighted or self.like.weights.ndim == 2
         with torch.autocast(self.cohort.device.type, enabled=False):  # it would round the averages
             for g, column in enumerate(self._weights.T):
                 members = column.nonzero().squeeze(1)
@@ -128,7 +146,7 @@ class Gathered(Collector):
                 for m in range(n_models):
                     parts = {name: rows[members, m].reshape(len(members), -1) for name, rows in self._models.items()}
                     for name, row in self._combined(parts, parts, weights).items():
-                        models[name][g, m] = row.view(shapes[name])
+                        models[name][g, m] = row.view(models[name].shape[2:])
                 whole = {name: rows[members].flatten(1) for name, rows in self._models.items()} if extras else {}
                 sides = {name: rows[members] for name, rows in self._extras.items()}
                 for name, row in self._combined(sides, whole, weights).items():
@@ -155,10 +173,8 @@ def update_norms(models: Models, received: Models, parameters: Collection[str]) 
     return torch.stack([d.reshape(*d.shape[:2], -1).square().sum(dim=2) for d in differences]).sum(dim=0).sqrt()
 
 
-def middle(values: Tensor) -> float:
-    """The median of the values that are not 0; infinity if there are none, so that no limit follows from it."""
-    values = values[values > 0]
-    return float(values.quantile(0.5)) if len(values) else float("inf")
+def _n_models(models: Models) -> int:
+    return next(iter(models.values())).shape[1]
 
 
 def _shortened(part: Part, scales: Tensor) -> Part:

@@ -6,13 +6,13 @@ Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871, Algorithm 1.
 """
 
 import importlib.util
+import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation.accountant import assumptions, guarantee, noise_for
+from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
 from fedem_lightning.aggregation.base import (
     Aggregation,
     Collector,
@@ -22,13 +22,23 @@ from fedem_lightning.aggregation.base import (
     Sampling,
     Sent,
     all_finite,
+    form_of,
 )
 from fedem_lightning.aggregation.gathered import update_norms
-from fedem_lightning.aggregation.weighted_mean import form_of
 from fedem_lightning.errors import require
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, SystemNoise, generator
 from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, NotNegative, Positive
+
+SIMULATED = (
+    "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
+)
+DEPLOYED = "nobody but the server knows who is in a cohort; cohorts are drawn from its secret, noise from the system"
+OF_ALL = (
+    "only models are published, not scores, metrics, or the states that clients keep",
+    "nothing was chosen by looking at these clients' data: their number, the form of samples, the settings",
+)
+"""What the guarantee of a run assumes, whose clients are processes of their own or not; docs/privacy.md."""
 
 
 class PrivateMean(Aggregation, nn.Module):
@@ -71,8 +81,7 @@ class PrivateMean(Aggregation, nn.Module):
         cohort: Positive | None = None,
         epsilon: Positive | None = None,
     ) -> None:
-        nn.Module.__init__(self)
-        Aggregation.__init__(self)
+        super().__init__()
         self.quantile, self.clip_rate, self.count_noise = quantile, clip_rate, count_noise
         self.delta, self.cohort, self.epsilon = delta, cohort, epsilon
         self.register_buffer("z", torch.tensor(0.0 if epsilon else float(noise_multiplier), dtype=torch.float64))
@@ -80,18 +89,14 @@ class PrivateMean(Aggregation, nn.Module):
 
     def check(self, n_clients: int) -> None:
         """Checks what epsilon and the noise need."""
-        installed = not self.has_noise or importlib.util.find_spec("dp_accounting") is not None
-        require(installed, 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"')
-        require(
-            self.cohort is None or self.cohort >= n_clients,
-            f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}",
-        )
-        self.noise_of_updates(self.cohort or n_clients)
-
-    @property
-    def has_noise(self) -> bool:
-        """Whether updates get noise."""
-        return self.epsilon is not None or float(self.z) > 0
+        installed = importlib.util.find_spec("dp_accounting") is not None
+        needs_it = self.epsilon is not None or float(self.z) > 0
+        said = 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"'
+        require(installed or not needs_it, said)
+        size = self.cohort or n_clients
+        said = f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {size}"
+        require(size >= n_clients, said)
+        self.noise_of_updates(size)
 
     def plan(self, sampling: Sampling) -> None:
         """Sets z so that the planned rounds spend epsilon, once.
@@ -109,15 +114,26 @@ class PrivateMean(Aggregation, nn.Module):
         self.noise_of_updates(self.cohort or sampling.size)
 
     def report(self, sampling: Sampling) -> dict[str, Any]:
-        """The guarantee for a client, whose data are all added or removed: "privacy", see `accountant.guarantee`.
+        """What these rounds have spent for a client, whose data are all added or removed: "privacy".
 
-        `clip` is S of the last round, `n_clients` the size of the federation that the guarantee is for, more than T
-        with `cohort`.
+        epsilon is an upper bound (None: infinite), `accountant` how it was found (None: there is none), `clip` S of the
+        last round, `n_clients` the size of the federation that the guarantee is for, more than T with `cohort`.
         """
-        found = guarantee(float(self.z), sampling.q, sampling.rounds, self.delta)
-        n_clients = round((self.cohort or sampling.size) / sampling.q)
-        more = {"clip": float(self.length), "sampling": sampling.q, "n_clients": n_clients}
-        return {"privacy": found | more | {"assumptions": assumptions(sampling.deployed)}}
+        z = float(self.z)
+        found = epsilon_of(z, sampling.q, sampling.rounds, self.delta) if z > 0 else None
+        finite = found is not None and math.isfinite(found.value)
+        return {
+            "privacy": {
+                "epsilon": found.value if found and finite else None,
+                "accountant": found.accountant if found and finite else None,
+                "delta": self.delta,
+                "noise_multiplier": z,
+                "clip": float(self.length),
+                "sampling": sampling.q,
+                "n_clients": round((self.cohort or sampling.size) / sampling.q),
+                "assumptions": [DEPLOYED if sampling.deployed else SIMULATED, *OF_ALL],
+            }
+        }
 
     def begin(self, context: RoundContext) -> Collector:
         """A running sum of clipped updates."""
@@ -141,11 +157,6 @@ class PrivateMean(Aggregation, nn.Module):
         """The standard deviation of the noise of b, the share of short updates in a cohort of this expected size."""
         return max(0.05, 2 * float(self.z) / size) if self.count_noise is None else self.count_noise
 
-    def follow(self, share: float) -> None:
-        """S <- S exp(-eta (b - gamma)), from the noisy share b of updates that are not longer than S."""
-        assert self.quantile is not None
-        self.length.mul_(torch.exp(torch.tensor(-self.clip_rate * (share - self.quantile))))
-
 
 class ClippedSum(Collector):
     """Adds clipped updates block by block.
@@ -159,22 +170,21 @@ class ClippedSum(Collector):
     needs_received = True
 
     def __init__(self, rule: PrivateMean, context: RoundContext) -> None:
-        self.rule, self.parameters, self.theta = rule, set(context.parameters), context.received()
-        self.expected, self.key, self.rejected = context.sampling.size, context.key, 0
+        self.rule, self.context, self.rejected, self.theta = rule, context, 0, context.received()
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in self.theta.items()}  # [M, ...]
         self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Adds the finite updates, each at most S long."""
-        _check(sent, self.parameters)
+        _refuse_what_has_no_noise(sent, self.context)
         assert received is not None
-        self._like = self._like or form_of(sent)
+        self.like = self.like or form_of(sent)
         finite = all_finite(sent.models)  # [C]
         self.rejected += int((~finite).sum())
         if not finite.any():
             return finite
         models, start = ({name: rows[finite] for name, rows in part.items()} for part in (sent.models, received))
-        norms = update_norms(models, start, self.parameters).square().sum(dim=1).sqrt()  # over all components, [C]
+        norms = update_norms(models, start, self.context.parameters).square().sum(dim=1).sqrt()  # all components, [C]
         length = float(self.rule.length)
         self._short += float((norms <= length).double().sub(0.5).sum())
         scales = (length / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
@@ -183,45 +193,33 @@ class ClippedSum(Collector):
             self._sums[name] += torch.tensordot(scales.to(rows), differences, dims=1)
         return finite
 
-    def reduce(self, processes: Processes) -> Tensor:
-        """Adds the sums of all processes; no update is too long, for all are clipped."""
-        device = next(iter(self._sums.values())).device
-        short = self._short.to(device)
+    def reduce(self, processes: Processes) -> None:
+        """Adds the sums of all processes."""
+        short = self._short.to(next(iter(self._sums.values())).device)
         processes.sum([*self._sums.values(), short])
         self._short = short.cpu()
-        return torch.zeros(0, dtype=torch.int64)
 
     def compute(self) -> Means:
-        """theta plus the noisy mean; S moves where it follows a quantile."""
-        rule, draws = self.rule, self._draws()
-        size = self.expected if rule.cohort is None else rule.cohort
+        """theta plus the noisy mean; S <- S exp(-eta (b - gamma)) where it follows a quantile."""
+        rule, key, expected = self.rule, self.context.key, self.context.sampling.size
+        draws = SystemNoise() if key is None else generator(key[0], Purpose.PRIVACY, key[1])
+        size = rule.cohort or expected
         sigma = rule.noise_of_updates(size) * float(rule.length) / size
         models = {}
         for name, total in self._sums.items():
             noise = torch.from_numpy(draws.normal(size=tuple(total.shape))).to(total)
-            models[name] = self.theta[name][0] + total / self.expected + sigma * noise
+            models[name] = self.theta[name][0] + total / expected + sigma * noise
         if rule.quantile is not None:
-            of_count = rule.noise_of_count(size) * float(draws.normal()) if rule.has_noise else 0.0
-            rule.follow(float(self._short) / self.expected + 0.5 + of_count)
+            of_count = rule.noise_of_count(size) * float(draws.normal()) if float(rule.z) > 0 else 0.0
+            share = float(self._short) / expected + 0.5 + of_count
+            rule.length.mul_(torch.exp(torch.tensor(-rule.clip_rate * (share - rule.quantile))))
         n_models = len(next(iter(models.values())))
-        return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([self.expected], dtype=torch.float64))
-
-    def _draws(self) -> np.random.Generator | SystemNoise:
-        if self.key is None:
-            return SystemNoise()
-        return generator(self.key[0], Purpose.PRIVACY, self.key[1])
+        return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([expected], dtype=torch.float64))
 
 
-def _check(sent: Sent, parameters: set[str]) -> None:
-    """Refuses what would be sent without noise."""
-    require(
-        sent.group is None and sent.weights.ndim == 1,
-        "aggregation: PrivateMean has one average for all clients, the method has several",
-    )
-    more = [*(name for name in sent.models if name not in parameters), *sent.extras]
-    named = ", ".join(more[:3])
-    require(
-        not more,
-        "aggregation: PrivateMean adds noise to parameters only, but clients also send "
-        f"{named} (statistics of BatchNorm, or the method's own numbers)",
-    )
+def _refuse_what_has_no_noise(sent: Sent, context: RoundContext) -> None:
+    one = sent.group is None and sent.weights.ndim == 1
+    require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
+    more = ", ".join([*(name for name in sent.models if name not in context.parameters), *sent.extras][:3])
+    said = f"clients also send {more} (statistics of BatchNorm, or the method's own numbers)"
+    require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {said}")

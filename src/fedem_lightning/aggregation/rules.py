@@ -5,40 +5,24 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation.base import Aggregation, Collector, RoundContext
-from fedem_lightning.aggregation.gathered import Gathered, middle
+from fedem_lightning.aggregation.gathered import Robust
 from fedem_lightning.aggregation.private import PrivateMean
 from fedem_lightning.aggregation.weighted_mean import WeightedMean
-from fedem_lightning.errors import UserError
-from fedem_lightning.settings.ranges import AboveOne, BelowHalf, FaultyClients, PositiveInt, PositiveOrInfinite
+from fedem_lightning.errors import require
+from fedem_lightning.settings.ranges import BelowHalf, FaultyClients, PositiveInt, PositiveOrInfinite
 
 CHUNK = 2**16
 """Columns that are sorted at a time."""
 
 
 class Mean(Aggregation):
-    """The weighted mean of the updates: sum_t w_t theta_t / sum_t w_t, usually w_t = n_t (McMahan et al. 2017).
+    """The weighted mean of the updates: sum_t w_t theta_t / sum_t w_t, usually w_t = n_t (McMahan et al. 2017)."""
 
-    Args:
-        max_norm_ratio: see `Aggregation`. None: updates are added block by block, and none is kept.
-
-    """
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether updates are added block by block."""
-        return self.max_norm_ratio is None
+    is_plain = True
 
     def begin(self, context: RoundContext) -> Collector:
-        """A running sum; with a limit on lengths, rows."""
-        return WeightedMean() if self.is_plain else Gathered(self, context.cohort, context.parameters)
-
-
-class Robust(Aggregation):
-    """An aggregation that needs all updates of the cohort at once, as rows."""
-
-    def begin(self, context: RoundContext) -> Collector:
-        """Collects the updates as rows."""
-        return Gathered(self, context.cohort, context.parameters)
+        """A running sum: updates are added block by block, and none is kept."""
+        return WeightedMean()
 
 
 class NormClipping(Robust):
@@ -49,36 +33,28 @@ class NormClipping(Robust):
 
     Args:
         max_norm: c, above 0; None: in every round the median length of the cohort's updates that are not 0.
-        max_norm_ratio: see `Aggregation`.
 
     """
 
     clips = True
 
-    def __init__(self, max_norm: PositiveOrInfinite | None = None, max_norm_ratio: AboveOne | None = None) -> None:
-        super().__init__(max_norm_ratio)
+    def __init__(self, max_norm: PositiveOrInfinite | None = None) -> None:
         self.max_norm = max_norm
 
     def scales(self, norms: Tensor) -> Tensor:
         """min(1, c / |theta_t - theta|), [C, M]."""
-        limits = [middle(column) if self.max_norm is None else self.max_norm for column in norms.T]
+        limits = [_middle(column) if self.max_norm is None else self.max_norm for column in norms.T]
         return (norms.new_tensor(limits) / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
 
 
 class Median(Robust):
     """The median of each coordinate (Yin, Chen, Ramchandran, Bartlett: ICML 2018, arXiv 1803.01498, Algorithm 1).
 
-    Args:
-        weighted: whether clients count by their weights. False, as in the paper: all clients of an average count alike,
-            so that clients with many samples cannot decide alone. Averages with weights of their own for each receiver
-            (user-centric aggregation) are always weighted.
-        max_norm_ratio: see `Aggregation`.
-
+    As in the paper all clients of an average count alike, so that clients with many samples cannot decide alone.
+    Averages with weights of their own for each receiver (user-centric aggregation) are weighted.
     """
 
-    def __init__(self, weighted: bool = False, max_norm_ratio: AboveOne | None = None) -> None:
-        super().__init__(max_norm_ratio)
-        self.weighted = weighted
+    weighted = False
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
         """The value with half of the weight below it; the middle of two if it lies between them."""
@@ -88,17 +64,18 @@ class Median(Robust):
 class TrimmedMean(Robust):
     """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, Definition 2).
 
+    Clients count as in `Median`.
+
     Args:
         trim: beta, the share that is left out at each end, in [0, 0.5): floor(beta n) of n values. With weights, the
             values at each end that hold this share of the weight; the value at the border counts by what is left of it.
-        weighted: see `Median`.
-        max_norm_ratio: see `Aggregation`.
 
     """
 
-    def __init__(self, trim: BelowHalf = 0.2, weighted: bool = False, max_norm_ratio: AboveOne | None = None) -> None:
-        super().__init__(max_norm_ratio)
-        self.trim, self.weighted = trim, weighted
+    weighted = False
+
+    def __init__(self, trim: BelowHalf = 0.2) -> None:
+        self.trim = trim
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
         """The mean of what is left."""
@@ -115,14 +92,10 @@ class MultiKrum(Robust):
     Args:
         faulty: f, the number of faulty clients in a cohort; below 1: their share.
         selected: m; None: n - f. With 1 it is Krum.
-        max_norm_ratio: see `Aggregation`.
 
     """
 
-    def __init__(
-        self, faulty: FaultyClients = 0.2, selected: PositiveInt | None = None, max_norm_ratio: AboveOne | None = None
-    ) -> None:
-        super().__init__(max_norm_ratio)
+    def __init__(self, faulty: FaultyClients = 0.2, selected: PositiveInt | None = None) -> None:
         self.faulty, self.selected = faulty, selected
 
     def n_faulty(self, n_clients: int) -> int:
@@ -132,11 +105,8 @@ class MultiKrum(Robust):
     def check(self, n_clients: int) -> None:
         """Checks n > 2 f + 2."""
         f = self.n_faulty(n_clients)
-        if n_clients <= 2 * f + 2:
-            raise UserError(
-                f"aggregation.faulty: Multi-Krum with f = {f} faulty clients needs more than 2 f + 2 = {2 * f + 2} "
-                f"clients in a round, there are {n_clients}"
-            )
+        needs = f"Multi-Krum with f = {f} faulty clients needs more than 2 f + 2 = {2 * f + 2} clients in a round"
+        require(n_clients > 2 * f + 2, f"aggregation.faulty: {needs}, there are {n_clients}")
 
     def choose(self, parts: list[Tensor], weights: Tensor) -> Tensor:
         """The weights of the clients with the lowest scores; 0 for the others."""
@@ -164,9 +134,14 @@ def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
     """Makes an aggregation from its name; None: the mean. An aggregation is returned unchanged."""
     if aggregation is None or isinstance(aggregation, Aggregation):
         return aggregation or Mean()
-    if aggregation not in RULES:
-        raise UserError(f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
+    require(aggregation in RULES, f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
     return RULES[aggregation]()
+
+
+def _middle(values: Tensor) -> float:
+    """The median of the values that are not 0; infinity if there are none, so that no limit follows from it."""
+    values = values[values > 0]
+    return float(values.quantile(0.5)) if len(values) else float("inf")
 
 
 def squared_distances(parts: list[Tensor]) -> Tensor:
@@ -197,7 +172,8 @@ def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     if _are_equal(weights):
         ordered = _sorted(values)
         return ordered[:, (n - 1) // 2].lerp(ordered[:, n // 2], 0.5)
-    ordered, each = _sorted_with(values, weights)
+    ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
+    each = weights[order]
     below, half = each.cumsum(dim=1), weights.sum() / 2  # the weight up to and with each value  [F, n]
     lower = (below < half * (1 - 1e-12)).sum(dim=1, keepdim=True)
     upper = (below <= half * (1 + 1e-12)).sum(dim=1, keepdim=True).clamp(max=n - 1)
@@ -219,7 +195,8 @@ def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     if _are_equal(weights):
         cut = int(trim * n + 1e-9)
         return _sorted(values)[:, cut : n - cut].mean(dim=1)
-    ordered, each = _sorted_with(values, weights)
+    ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
+    each = weights[order]
     end, total = each.cumsum(dim=1), weights.sum()
     kept = (end.clamp(max=(1 - trim) * total) - (end - each).clamp(min=trim * total)).clamp(min=0.0)  # of each weight
     return ((kept / kept.sum(dim=1, keepdim=True)) * ordered).sum(dim=1).to(values)
@@ -235,9 +212,3 @@ def _sorted(values: Tensor) -> Tensor:
     if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(np.sort(rows.numpy(), axis=1))  # four times as fast as torch, which sorts indices too
     return rows.sort(dim=1).values
-
-
-def _sorted_with(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The values [n, F] of each column in ascending order, and their weights: [F, n] each."""
-    ordered, order = values.T.contiguous().sort(dim=1)
-    return ordered, weights[order]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Collector, Means, Models, Sent, all_finite
+from fedem_lightning.aggregation.base import Collector, Means, Models, Sent, all_finite, form_of
 from fedem_lightning.processes import Processes
 
 
@@ -39,11 +39,8 @@ class WeightedMean(Collector):
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Adds the updates of a block's clients; returns which are finite, bool [C], on the CPU."""
-        if self._like is None:
-            self._like = form_of(sent)
-            self._weight = torch.zeros(n_averages(sent), dtype=torch.float64)
-            self._n_models = next(iter(sent.models.values())).shape[1]
-        self._extras.update(sent.extras)
+        if self.like is None:
+            self._take(form_of(sent))
         sent = sent._replace(models={name: self._once(name, t) for name, t in sent.models.items()} | sent.extras)
         finite, group, weights = _on_cpu(sent)
         self.rejected += int((~finite).sum())
@@ -104,22 +101,24 @@ class WeightedMean(Collector):
         if len(stack):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
+    def _take(self, like: Sent) -> None:
+        self.like, self._extras = like, set(like.extras)
+        self._weight = torch.zeros(like.n_averages, dtype=torch.float64)
+        self._n_models = next(iter(like.models.values())).shape[1]
+
     def adopt(self, like: Sent, device: torch.device) -> None:
         """Takes the form of another process's updates."""
-        self._weight = torch.zeros(n_averages(like), dtype=torch.float64)
-        self._n_models = next(iter(like.models.values())).shape[1]
-        self._extras.update(like.extras)
+        self._take(like)
         for name, stack in (like.models | like.extras).items():
             if stack.dtype.is_floating_point:
                 self._totals(name, stack.to(device))
             else:
                 self._largest[name] = stack.new_zeros(len(self._weight), *stack.shape[1:], device=device)
 
-    def reduce(self, processes: Processes) -> Tensor:
+    def reduce(self, processes: Processes) -> None:
         """Adds the sums of the other processes; either all processes have added an update or none has."""
-        nobody = torch.zeros(0, dtype=torch.int64)
         if not self._sums or processes.size == 1:
-            return nobody
+            return
         device = next(iter(self._sums.values())).device
         rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
         weight = self._weight.to(device)
@@ -128,7 +127,6 @@ class WeightedMean(Collector):
         processes.sum([rejected, weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight, self.rejected = weight.cpu(), int(rejected)
-        return nobody
 
     def compute(self) -> Means | None:
         """The averages; None if all client updates were rejected."""
@@ -153,19 +151,3 @@ def _on_cpu(sent: Sent) -> tuple[Tensor, Tensor, Tensor]:
     found = torch.cat(columns, dim=1).cpu()  # [C, 2 + G]
     weights = found[:, 2:].to(sent.weights.dtype).view(sent.weights.shape)
     return found[:, 0].bool(), found[:, 1].long(), weights
-
-
-def n_averages(sent: Sent) -> int:
-    """G, the number of averages that the updates enter."""
-    return sent.weights.shape[1] if sent.weights.ndim == 2 else sent.n_groups
-
-
-def form_of(sent: Sent) -> Sent:
-    """The same updates without clients, on the CPU: each tensor [0, ...]."""
-    models, extras = ({name: _nothing(rows) for name, rows in part.items()} for part in (sent.models, sent.extras))
-    group = None if sent.group is None else _nothing(sent.group)
-    return Sent(models, _nothing(sent.weights), group, sent.n_groups, extras)
-
-
-def _nothing(rows: Tensor) -> Tensor:
-    return torch.empty(0, *rows.shape[1:], dtype=rows.dtype)

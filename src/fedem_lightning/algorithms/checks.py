@@ -83,8 +83,7 @@ def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) ->
     kind = type(algorithm.aggregation).__name__
     require(
         sends or algorithm.aggregation.is_plain,
-        f"aggregation: {name} has no server that averages clients' models, expected mean without max_norm_ratio, "
-        f"got {kind}",
+        f"aggregation: {name} has no server that averages clients' models, expected mean, got {kind}",
     )
     if algorithm.aggregation.samples_independently:
         check_released(algorithm, federation)

@@ -50,6 +50,8 @@ GONE: dict[str, Any] = {
     **{"EStep.client_share": 0.0, "EStep.held_out": 0.0, "EStep.concentration": 1.0},
     **{f"{kind}.shared": None for kind in ("HypCluster", "FedGMM", "DFedEM")},
     **{f"{kind}.adapters": None for kind in ("HypCluster", "FedGMM", "DFedEM", "FedAvgEnsemble")},
+    **{f"{rule}.max_norm_ratio": None for rule in ("Mean", "NormClipping", "Median", "TrimmedMean", "MultiKrum")},
+    **{f"{rule}.weighted": False for rule in ("Median", "TrimmedMean")},
 }
 """Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
 LAST = "45f9539f"

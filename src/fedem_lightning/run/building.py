@@ -32,13 +32,12 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
                 value = getattr(data, key)
                 network[key] = list(value) if isinstance(value, tuple) else value
         method.pop("title", None)  # of figures and tables
-    optional = ("adaptation", "compression", "faults")
+    optional = ("adaptation", "aggregation", "compression", "faults")
     model: FederatedAlgorithm = instantiate(
         method,
         backbone=functools.partial(_network, network),  # makes each component separately
         n_clients=data.n_clients,
         engine=instantiate(config.engine),
-        aggregation=instantiate({"_target_": "fedem_lightning.Mean", **(config.get("aggregation") or {})}),
         **{part: instantiate(config[part]) if config.get(part) else None for part in optional},
         networks={str(name): instantiate(part) for name, part in (config.get("network") or {}).items()},
         seed=config.seed,

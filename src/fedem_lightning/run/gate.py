@@ -95,7 +95,7 @@ def check_group(group: str, value: Any) -> None:
         parts = {group: value} if value or group in NEEDED else {}
     for key, part in parts.items():
         AllowedValues(Mapping[str, Any]).check(key, part)
-        _check_part(key, {"_target_": "fedem_lightning.Mean" if group == "aggregation" else None, **part})
+        _check_part(key, {"_target_": None, **part})
 
 
 def _check_part(key: str, part: dict[str, Any]) -> None:
