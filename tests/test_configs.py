@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from fedem_lightning import UserError
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.execute import run
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import save_encoder, save_texts
 from helpers.pfllib import save_pfllib
@@ -75,7 +76,7 @@ BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "network/figure3",
     "privacy/central",
 }
-OPTIONS = sorted(f"{group}/{path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml"))
+OPTIONS = sorted(f"{group}/{name}" for group in GROUPS for name in choices()[group])
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from fedem_lightning.data.__main__ import main as data_command
 from fedem_lightning.export import main as export_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
+from fedem_lightning.settings.shipped import choices
 from helpers import runs
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import minilm, save_encoder
@@ -145,12 +146,12 @@ def test_blocks_are_of_known_languages() -> None:
 
 def test_choices_that_are_named_exist() -> None:
     """`+experiment=recovery`, `algorithm=fedem,local` and the like, wherever they stand."""
-    groups = "algorithm|adaptation|backbone|callbacks|dataset|engine|experiment|logger|network"
+    groups = "algorithm|adaptation|backbone|dataset|engine|experiment|logger|network"
     missing = []
     for document in DOCUMENTS:
         for group, names in re.findall(rf"[`+ ]({groups})=([a-z][\w,]*)", (ROOT / document).read_text()):
             own = {"my_ditto", "robust", "sensors", "fedagv"}  # the reader's, and a mistake
-            known = {path.stem for path in (CONFIG_DIR / group).glob("*.yaml")} | own
+            known = {*choices()[group]} | own
             missing += [f"{document}: {group}={name}" for name in names.strip(",").split(",") if name not in known]
     assert missing == []
 

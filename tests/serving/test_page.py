@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.run.commands import usage
-from fedem_lightning.settings.shipped import CONFIG_DIR
 from helpers import serving
 from helpers.paths import ROOT
 
@@ -53,4 +52,4 @@ def test_help_says_what_there_is(command: str, capsys: pytest.CaptureFixture[str
     assert stop.value.code == 0
     assert "DATA" in out
     assert "--client-column" in out
-    assert f"python -m fedem_lightning.{command} " in usage(CONFIG_DIR)
+    assert f"python -m fedem_lightning.{command} " in usage()

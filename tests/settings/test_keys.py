@@ -96,6 +96,6 @@ def test_keys_of_the_users_own_are_for_interpolations_to_read() -> None:
 
 @pytest.mark.parametrize("group", ["adaptation", "aggregation", "faults", "compression", "engine", "network"])
 def test_every_choice_of_a_cheap_group_passes(group: str) -> None:
-    for choice in choices(CONFIG_DIR)[group]:
+    for choice in choices()[group]:
         if (group, choice) not in {("network", "devices"), ("adaptation", "dapper")}:  # they need files
             check_configuration(composed(f"{group}={choice}"))

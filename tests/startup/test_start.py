@@ -17,7 +17,7 @@ import pytest
 import fedem_lightning.algorithms
 from fedem_lightning.settings.shipped import choices
 from fedem_lightning.startup.process import is_worker_rank
-from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.commands import TINY, call
 from helpers.paths import ROOT
 from helpers.processes import runs
 
@@ -89,7 +89,7 @@ def test_help_says_how_to_use_this_package(
         said = capsys.readouterr().out
         assert said.startswith("Personalised federated learning")
         words = set(said.replace(",", " ").split())
-        for group, names in choices(CONFIG_DIR).items():
+        for group, names in choices().items():
             assert group in words or f"+{group}" in words
             assert set(names) <= words
         assert not {"base", "algorithm_base", "protocol", "fedem_protocol"} & words

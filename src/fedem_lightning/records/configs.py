@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import regular
+from fedem_lightning.settings.shipped import small_groups
 
 Select = Callable[[str], Any]
 """From a dotted key to its resolved value; None if there is none."""
@@ -95,6 +96,9 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
 """Of this package's configurations."""
 for _name, _call in RESOLVERS.items():
     OmegaConf.register_new_resolver(_name, _call, replace=True)
+for _group, _choices in small_groups().items():
+    for _name, _node in _choices.items():
+        ConfigStore.instance().store(group=_group, name=_name, node=OmegaConf.create(_node))
 _MAPPINGS = ("learning_rates", "method_settings")
 ConfigStore.instance().store(
     "keys_to_fill_in", OmegaConf.create({name: OmegaConf.create({}, flags={"struct": False}) for name in _MAPPINGS})

@@ -75,7 +75,7 @@ def called_by(chosen: Mapping[str, Any]) -> dict[str, str]:
 def main() -> None:
     """Entry point of the command line."""
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage(CONFIG_DIR))
+        print(usage())
     elif "--version" in sys.argv[1:]:
         print(f"fedem-lightning {fedem_lightning.__version__}")
     else:

@@ -73,7 +73,7 @@ def _line(error: Exception, words: Sequence[str]) -> str:
         if key.startswith(str(cause.full_key)):  # else the value has a key that is none
             known = _dotted(OmegaConf.to_container(cause.parent_node._get_root()))
             near = nearest_keys(key, [k for k in known if k.startswith("hydra") == key.startswith("hydra")])
-            groups = [] if "." in key else difflib.get_close_matches(key, choices(CONFIG_DIR), n=1)
+            groups = [] if "." in key else difflib.get_close_matches(key, choices(), n=1)
             near = near or [f"+{group}" for group in groups]
             meant = f"did you mean {' or '.join(near)}?" if near else f"to add it: +{key}=..."
             return f"{key}: no such key; {meant}"

@@ -8,11 +8,10 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.settings.shipped import choices
+from fedem_lightning.settings.shipped import CONFIG_DIR, choices
 
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
@@ -95,20 +94,20 @@ def one_line_for_mistakes() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def usage(config_dir: Path) -> str:
-    """The help text: usage, groups with their choices in `config_dir`, examples, and the place of the documentation."""
+def usage() -> str:
+    """The help text: usage, groups with their choices, examples, and the place of the documentation."""
     import yaml  # which other commands do not wait for
 
-    entries = yaml.safe_load((config_dir / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    entries = yaml.safe_load((CONFIG_DIR / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     defaults = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
     defaults["rates"] = "by dataset and backbone"
-    offered, lines = choices(config_dir), []
+    offered, lines = choices(), []
     for group in sorted(offered, key=lambda g: (list(defaults).index(g) if g in defaults else len(defaults), g)):
         name = f"{group} [{defaults[group]}]" if group in defaults else f"+{group}"
         begin, rest = f"  {name:<25} ", " " * 28
         listed = ", ".join(offered[group])
         lines.append(textwrap.fill(listed, 118, initial_indent=begin, subsequent_indent=rest, break_on_hyphens=False))
-    docs = config_dir.parent / "docs"
-    here = f"{config_dir.parent / 'README.md'}, {docs}"
+    docs = CONFIG_DIR.parent / "docs"
+    here = f"{CONFIG_DIR.parent / 'README.md'}, {docs}"
     where = here if docs.is_dir() else "README.md and docs/ of the repository"
     return _TEXT.format(groups="\n".join(lines), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)

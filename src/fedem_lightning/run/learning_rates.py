@@ -14,7 +14,7 @@ from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.job_folders import run_command
 from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.shipped import shipped
 
 WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
 
@@ -56,7 +56,7 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
         return "command"
     raw = str(OmegaConf.to_container(OmegaConf.select(config, key), resolve=False)["lr"])  # type: ignore[index,call-overload]
     if "${" not in raw:  # in the file of a method of the user's own it is only where the method begins
-        return "configuration" if (CONFIG_DIR / part / f"{name}.yaml").is_file() else None
+        return "configuration" if name in shipped(part) else None
     rate = next((r for r in re.findall(r"learning_rates\.\w+", raw) if OmegaConf.select(config, r) is not None), None)
     chosen_for = config.get("rates_chosen_for")
     if rate is None or rate in typed or chosen_for is None:

@@ -1,6 +1,5 @@
 """The folder of a run from Python: the same files as the command line's."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.shipped import shipped
 
 
 def save_run(
@@ -81,10 +80,7 @@ def _shipped(group: str, part: Any) -> str:
     if part is None:
         return "none"
     kind = type(part).__name__
-    target = re.compile(rf"^_target_: fedem_lightning\.{kind}\b", re.M)
-    found = [
-        path.stem for path in (CONFIG_DIR / group).glob("*.yaml") if target.search(path.read_text(encoding="utf-8"))
-    ]
+    found = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
     several = group == "dataset" and len(found) > 1  # ImageDataModule reads many data sets
     return kind if several or not found else min(found, key=lambda name: (len(name), name))
 

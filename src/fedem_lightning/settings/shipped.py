@@ -11,18 +11,30 @@ CONFIG_DIR = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parents[3] / "c
 """Configurations: in a wheel inside the package, in a checkout at its root."""
 
 
-def choices(config_dir: Path) -> dict[str, list[str]]:
+def choices() -> dict[str, list[str]]:
     """The choices of each configuration group, by the group's name."""
-    folders = sorted({path.parent for path in config_dir.rglob("*.yaml")} - {config_dir})
-    return {str(f.relative_to(config_dir)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
+    folders = sorted({path.parent for path in CONFIG_DIR.rglob("*.yaml") if "groups" not in path.parts} - {CONFIG_DIR})
+    files = {str(f.relative_to(CONFIG_DIR)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
+    return files | {group: [*found] for group, found in small_groups().items()}
+
+
+@functools.cache
+def small_groups() -> dict[str, dict[str, dict[str, Any]]]:
+    """Groups whose choices stand in one file, groups/GROUP.yaml; `records.configs` hands them to Hydra."""
+    folder = CONFIG_DIR / "groups"
+    return {str(path.relative_to(folder).with_suffix("")): _read(path) for path in sorted(folder.rglob("*.yaml"))}
 
 
 @functools.cache
 def shipped(group: str) -> dict[str, dict[str, Any]]:
-    """What the files of a group say, without the files that they build on, by the name of the choice."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    files = sorted((CONFIG_DIR / group).glob("*.yaml"))
-    return {path.stem: yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {} for path in files}
+    """What the choices of a group say, without the files that they build on, by the name of the choice."""
+    files = {path.stem: _read(path) for path in sorted((CONFIG_DIR / group).glob("*.yaml"))}
+    return small_groups().get(group, files)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found or {}
 
 
 def method_title(algorithm: str, own: Any = None) -> str:
