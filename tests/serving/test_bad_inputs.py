@@ -96,7 +96,7 @@ def test_missing_tensors_are_one_line(parts: tuple[dict[str, torch.Tensor], dict
     [
         ({"x": np.zeros((2, 0))}, "x: expected shape .n, 4. as in training"),
         ({"x": np.full((2, 4), 1e300)}, "x: numbers too large for float32 in 2 samples, the first is number 0"),
-        ({"x": np.array([[{}] * 4] * 2)}, "DATA: .* holds Python objects in x"),
+        ({"x": np.array([[{}] * 4] * 2)}, "DATA: .* as .npz without Python objects"),
         ({"client": np.array(["a", "b\ud800"])}, "client: number 1, .* that no file can hold"),
         ({"y": np.array([0, 10**9])}, "y: label 1000000000 at sample 1 is outside the . classes"),
     ],

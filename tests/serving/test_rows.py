@@ -167,7 +167,7 @@ def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema
         ({"y": None}, "has no labels (an array y)"),
         ({"client": None}, "no clients (an array client)"),
         ({"x": np.zeros((0, 4))}, "has no rows"),
-        ({"y": np.zeros(3, dtype=int)}, "y: expected shape (72,) as x has, got (3,)"),
+        ({"y": np.zeros(3, dtype=int)}, "y: expected labels of 72 samples as x has, got shape (3,)"),
         ({"client": np.zeros(3, dtype=int)}, "client: expected shape (72,)"),
         ({"names": np.array(["a"])}, "client: with names it must be whole numbers"),
     ],

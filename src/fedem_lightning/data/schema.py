@@ -128,7 +128,7 @@ class Schema:
         return t
 
     def x_of(self, rows: Any) -> Any:
-        """The x of a table's rows (a DataFrame), or an array as it is; warns of categories that training did not know.
+        """The x of a table's rows (a DataFrame), or an array; warns of categories that training did not know.
 
         Raises:
             UserError: the table lacks a column, or has a wrong value; samples of several arrays lack one.
@@ -147,14 +147,19 @@ class Schema:
         """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets.
 
         Raises:
-            UserError: a label is not one of the classes.
+            UserError: a label is not one of the classes, or targets have another form.
 
         """
         y = as_rows("y", y)
+        if self.vocabulary is not None:
+            return y
         if has_several(self.task):
             return labels_of_task(self.task, y, len(y))
-        if not hasattr(self.task, "n_classes") or self.vocabulary is not None:
-            return y
+        if not hasattr(self.task, "n_classes"):
+            size = self.task.n_outputs
+            fits = y.dtype.kind in "fiub" and y.shape in ([(len(y),), (len(y), 1)] if size == 1 else [(len(y), size)])
+            require(fits, f"y: expected {size} number{'s' * (size > 1)} a sample, got {y.dtype} {list(y.shape)}")
+            return labels_of_task(self.task, y, len(y)) if len(y) else y
         if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
             codes = {name: code for code, name in enumerate(self.classes)}
             wrong = sorted(set(y.astype(str).tolist()) - codes.keys())
@@ -176,31 +181,25 @@ class Schema:
         """
         if isinstance(self.raw_shape, Mapping):
             return self._fields(x, y)
-        shapes = [self.raw_shape]
-        if self.pixels is not None and len(self.raw_shape) == 3:
-            shapes.append((self.raw_shape[-1], *self.raw_shape[:-1]))
-        expected = " or ".join(f"[n, {', '.join(map(str, shape))}]" for shape in shapes)
-        given = f"got {list(x.shape)}"
-        require(x.ndim > 0 and tuple(x.shape[1:]) in shapes, f"x: expected shape {expected} as in training, {given}")
-        if tuple(x.shape[1:]) != self.raw_shape:
-            x = np.moveaxis(x, 1, 3)
-        if self.vocabulary is not None:
-            codes = as_tensor(x.astype(np.int64))
-            return Arrays(codes, codes if y is None else as_tensor(np.asarray(y, dtype=np.int64)))
-        each = x.shape[1:] if self.task.n_targets > 1 and self.whole else ()
+        last = first = tuple(self.raw_shape)
+        if self.pixels is not None and len(last) == 3:
+            first = (last[-1], *last[:-1])
+        expected = " or ".join(f"[n, {', '.join(map(str, shape))}]" for shape in dict.fromkeys((last, first)))
+        fits = x.ndim > 0 and x.shape[1:] in (last, first)
+        require(fits, f"x: expected shape {expected} as in training, got {list(x.shape)}")
+        x = check_features(x if x.shape[1:] == last else np.moveaxis(x, 1, 3))
+        each = x.shape[1:] if self.task.n_targets > 1 and self.takes_codes else ()
         labels = torch.zeros(len(x), *each, dtype=torch.int64) if y is None else as_tensor(y)
-        if self.whole:
-            whole = x.dtype.kind in "iu" or (np.isfinite(x).all() and np.array_equal(x, np.round(x)))
-            require(bool(whole), f"x: expected codes, whole numbers as in training, got {x.dtype}")
-            x = x.astype(np.int64)
-        elif x.dtype != np.uint8:
-            x = x.astype(np.float32) if x.dtype.kind in "iu" else x
-        if self.pixels is None:
-            images = x.dtype == np.uint8 and x.ndim in (3, 4)
+        if self.takes_codes or self.pixels is not None:
+            kind, what = (np.int64, "codes, whole numbers") if self.takes_codes else (np.uint8, "images in 0..255")
+            with np.errstate(invalid="ignore"):
+                made = x.astype(kind)
+            require(np.array_equal(made, x), f"x: expected {what} as in training, got {x.dtype}")
+        else:
+            images = x.dtype == np.uint8 and x.ndim > 2
             require(not images, "x: expected floats as in training, got uint8 images")
-            return Arrays(as_tensor(check_features(x)), labels)
-        require(x.dtype == np.uint8, f"x: expected uint8 images as in training, got {x.dtype}")
-        return Arrays(as_tensor(x), labels, **self.pixels)
+            made = x.astype(np.float32) if x.dtype.kind in "iu" else x
+        return Arrays(as_tensor(made), labels, **(self.pixels or {}))
 
     def _fields(self, x: Mapping[str, np.ndarray], y: np.ndarray | None) -> Fields:
         """Samples of several arrays."""

@@ -4,6 +4,7 @@ A word is a category's value as text: a string itself, a number without needless
 """
 
 import difflib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from sklearn.compose import ColumnTransformer
-from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -93,22 +94,27 @@ class TableFeatures:
 
     @cached_property
     def _transformer(self) -> ColumnTransformer:
-        """The fitted transformer: all numbers, then all indicators, then all categories."""
-        numbers, categories = ([c for c in self.columns if c["kind"] == kind] for kind in ("number", "category"))
-        names = [c["name"] for c in numbers]
-        fill, scale, marks = SimpleImputer(), StandardScaler(), MissingIndicator(error_on_new=False)
-        values = [list(c["values"]) for c in categories]
-        words = OneHotEncoder(categories=values, handle_unknown="ignore", sparse_output=False)
-        parts = [("numbers", make_pipeline(fill, scale), names), ("missing", marks, names)]
-        made = ColumnTransformer([*parts, ("words", words, [c["name"] for c in categories])], sparse_threshold=0)
-        row = {c["name"]: [float(c["mean"]) if c["kind"] == "number" else c["values"][0]] for c in self.columns}
-        made.fit(pd.DataFrame(row))
-        if numbers:
-            fill, scale = (step for _, step in made.named_transformers_["numbers"].steps)
-            fill.statistics_ = np.array([float(c.get("median", c["mean"])) for c in numbers])
-            scale.mean_, scale.scale_ = (np.array([float(c[key]) for c in numbers]) for key in ("mean", "deviation"))
-            marks = made.named_transformers_["missing"]
-            marks.features_ = np.flatnonzero([bool(c.get("indicator")) for c in numbers])
+        """The fitted transformer: its steps are fitted to two rows, then they get what was learned."""
+        parts, learned = [], []
+        for (kind, _), group in itertools.groupby(
+            self.columns, lambda c: (c["kind"], c.get("indicator") and c["name"])
+        ):
+            columns, step = list(group), f"step {len(parts)}"
+            if kind == "number":
+                marked = bool(columns[0].get("indicator"))
+                part: Any = make_pipeline(SimpleImputer(add_indicator=marked), StandardScaler())
+                learned.append((step, columns, marked))
+            else:
+                words = [list(c["values"]) for c in columns]
+                part = OneHotEncoder(categories=words, handle_unknown="ignore", sparse_output=False)
+            parts.append((step, part, [c["name"] for c in columns]))
+        rows = {c["name"]: [0.0, np.nan] if c["kind"] == "number" else [c["values"][0]] * 2 for c in self.columns}
+        made = ColumnTransformer(parts, sparse_threshold=0).fit(pd.DataFrame(rows))
+        for step, columns, marked in learned:
+            fill, scale = (part for _, part in made.named_transformers_[step].steps)
+            fill.statistics_ = np.array([float(c.get("median", c["mean"])) for c in columns])
+            scale.mean_ = np.array([float(c["mean"]) for c in columns] + [0.0] * marked)
+            scale.scale_ = np.array([float(c["deviation"]) for c in columns] + [1.0] * marked)
         return made
 
     def transform(self, frame: pd.DataFrame) -> np.ndarray:
@@ -124,25 +130,12 @@ class TableFeatures:
             return np.zeros((0, len(self.names)), dtype=np.float32)
         read = {c["name"]: _read(c, frame[c["name"]]) for c in self.columns}
         with np.errstate(over="ignore"):  # seen below
-            x: np.ndarray = self._transformer.transform(pd.DataFrame(read)).astype(np.float32)[:, self._order()]
+            x: np.ndarray = self._transformer.transform(pd.DataFrame(read)).astype(np.float32)
         far = ~np.isfinite(x)
         for i in np.flatnonzero(far.any(axis=0))[:1]:
             said = f"{far[:, i].sum()} of {len(x)} rows are too far from the others"
             raise UserError(f"column {self.names[i]!r}: {said}")
         return x
-
-    def _order(self) -> list[int]:
-        """Where the transformer puts each feature."""
-        order, number, mark = [], 0, sum(c["kind"] == "number" for c in self.columns)
-        word = mark + sum(bool(c.get("indicator")) for c in self.columns)
-        for column in self.columns:
-            if column["kind"] == "number":
-                order += [number, mark] if column.get("indicator") else [number]
-                number, mark = number + 1, mark + bool(column.get("indicator"))
-            else:
-                order += range(word, word + len(column["values"]))
-                word += len(column["values"])
-        return order
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """A line for each column with values that training did not know: new categories, or the first missing ones."""
@@ -339,8 +332,6 @@ def _word(name: str, value: Any) -> str:
     simple = isinstance(value, (str, int, float, np.number, np.bool_))
     require(simple, f"column {name!r}: expected strings, numbers or booleans, got {value!r}")
     if isinstance(value, (float, np.floating)):
-        exact = abs(value) < EXACT
-        require(exact, f"column {name!r}: {value!r} may stand for several whole numbers; write text")
         return str(int(value)) if value == np.trunc(value) else repr(float(value))
     return str(value)
 

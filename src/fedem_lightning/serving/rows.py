@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import check_clients, check_split, check_targets
+from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.formats.table import read_table
-from fedem_lightning.data.labels import has_any_before_checks, has_several, labels_of_task
+from fedem_lightning.data.labels import has_any_before_checks
 from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.data.samples import Samples
@@ -81,13 +81,15 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
         raise UserError(re.sub("^path:", "DATA:", str(error))) from error
     require(found["x"].ndim > 0 and len(found["x"]) > 0, f"DATA: {path} has no rows")
     require("y" in found or not labelled, f"DATA: {path} has no labels ({found['label']})")
-    if "y" in found and len(found["y"]) == len(found["x"]):
+    if "y" in found:
+        fits = found["y"].shape[:1] == found["x"].shape[:1]
+        require(fits, f"y: expected labels of {len(found['x'])} samples as x has, got shape {found['y'].shape}")
         found = _with_labels(found, schema)
     n = len(found["x"])
     client, names = _clients(found, columns, schema, n)
     split = None if found.get("split") is None else check_split(found["split"], n)
-    labels = None if "y" not in found else _labels(found["y"], schema, n)
-    return ClientRows(schema.samples_of(_in_form(found["x"], schema), labels), client, names, split)
+    samples = schema.samples_of(found["x"], schema.labels(found["y"]) if "y" in found else None)
+    return ClientRows(samples, client, names, split)
 
 
 def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
@@ -134,18 +136,6 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
     return np.stack([numbers(others[name]) for name in names], axis=1)
 
 
-def _in_form(x: np.ndarray, schema: Schema) -> np.ndarray:
-    """Numbers of the same kind as in training: bytes are pixels only where they were then."""
-    require(x.dtype.kind in "fiub", f"x: expected numbers, got dtype {x.dtype}")
-    if schema.whole:
-        return x
-    if schema.pixels is None:
-        return x.astype(np.float32) if x.dtype == np.uint8 else x
-    bytes_ = x.astype(np.uint8) if np.isfinite(x).all() else None
-    require(bytes_ is not None and np.array_equal(bytes_, x), "x: expected images in 0..255 as in training")
-    return x.astype(np.uint8)
-
-
 def _clients(
     found: Mapping[str, Any], columns: RowColumns, schema: Schema, n: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -173,20 +163,6 @@ def _with_labels(found: dict[str, Any], schema: Schema) -> dict[str, Any]:
     said = f"DATA: {int((~kept).sum())} of {len(kept)} rows are left out: no label of theirs is known"
     warnings.warn(said, stacklevel=3)
     return {k: found[k][kept] if k in ("x", "y", "client", "split") else part for k, part in found.items()}
-
-
-def _labels(y: np.ndarray, schema: Schema, n: int) -> np.ndarray:
-    """Labels as the task has them."""
-    if has_several(schema.task):
-        return schema.labels(y)
-    if hasattr(schema.task, "n_classes"):
-        require(y.shape == (n,), f"y: expected shape ({n},) as x has, got {y.shape}")
-        return schema.labels(y)
-    size = schema.task.n_outputs
-    shapes = [(n,), (n, 1)] if size == 1 else [(n, size)]
-    fits = y.dtype.kind in "fiub" and y.shape in shapes
-    require(fits, f"y: expected {size} number{'s' * (size > 1)} for each of {n} rows, got {y.dtype} {y.shape}")
-    return labels_of_task(schema.task, y, n) if size > 1 else check_targets(y, n)
 
 
 def _some(names: list[str]) -> str:
