@@ -75,8 +75,6 @@ def test_minimum_losses_weigh_models_by_their_clients() -> None:
     merges = [3 * entropy(2 / 3) / 4 + np.log(2) / 4, 3 * entropy(5 / 6) / 4, 2 * entropy(1 / 4) / 4]
     assert_allclose(minimum_losses(rows, group, 2), [min(merges), max(merges)])
     assert_allclose(minimum_losses(rows, group, 3), np.log(2) / 4)
-    with pytest.raises(UserError, match="n_hypotheses: expected "):
-        minimum_losses(rows, group, 0)
 
 
 def test_the_minimum_is_no_ones_loss_but_the_means() -> None:

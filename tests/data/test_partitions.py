@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,14 +97,13 @@ def test_natural_keeps_whole_owners() -> None:
     [
         (lambda: natural(Labels(Y), 0), "needs data with a client for each sample"),
         (lambda: natural(LABELS, 0, 31), "got 31, but the data has 30"),
-        (lambda: natural(LABELS, 0, 2.5), "a fraction up to 1 or a number from 2 on"),
-        (lambda: natural(LABELS, 0, -1), "^n_clients"),
+        (lambda: made(partition="iid", n_clients=2.5), "a fraction up to 1 or a number from 2 on"),
+        (lambda: made(partition="iid", n_clients=0.5), "^n_clients"),
         (lambda: iid(LABELS, 0, 6001), "^n_clients"),
-        (lambda: iid(LABELS, 0, cast(Any, None)), "^n_clients"),
-        (lambda: dirichlet(LABELS, 0, 12, 0.0), "^alpha"),
+        (lambda: made(partition="iid"), "^n_clients"),
+        (lambda: made(partition="dirichlet", n_clients=12, alpha=0.0), "^alpha"),
         (lambda: dirichlet(LABELS, 0, 12, 0.4, n_label_groups=21), "^n_label_groups"),
         (lambda: pachinko(Labels(Y), 0, 12, 0.4, 10.0), "needs data with coarse labels"),
-        (lambda: pachinko(LABELS, 0, 12, 0.4, -1.0), "^beta"),
         (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
         (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
         (lambda: made(partition="even"), "partition: expected 'natural', 'iid'"),
@@ -174,7 +173,7 @@ def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list
         ((8, 6, 6), "inversion", 3, "2 groups at most"),
         ((8, 6, 6), "rotation", 5, "4 groups at most"),
         ((8, 6, 5), "rotation", 2, "square images"),
-        ((8, 6), "rotation", 2, "needs images"),
+        ((8, 6), "rotation", 2, "square images"),
         ((8, 6, 6), "labels", 9, "^n_groups"),
     ],
 )

@@ -11,11 +11,9 @@ import torch
 
 from fedem_lightning import (
     MLP,
-    DensityDataModule,
     Digits,
     FedEM,
     FedFOMO,
-    SyntheticMixture,
     TableDataModule,
     Topology,
     UserError,
@@ -25,25 +23,6 @@ from fedem_lightning.models.components import make_components
 
 LABELS = Labels(np.arange(100) % 3)
 TOO_LARGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "synthetic, 1e8 clients": (
-        lambda: SyntheticMixture(n_clients=10**8),
-        r"n_clients: 100000000 clients with 5066 samples each would take 3.1.*e.05 GB, more than this machine's memory",
-    ),
-    "synthetic, 1e12 clients": (lambda: SyntheticMixture(n_clients=10**12), "n_clients: 1000000000000 clients with"),
-    "synthetic, 1e12 samples": (
-        lambda: SyntheticMixture(test_size=10**12),
-        "n_clients: 300 clients with 1000000000066",
-    ),
-    "synthetic, 1e10 features": (
-        lambda: SyntheticMixture(dimension=10**12),
-        "dimension: 3 components of 1000000000000",
-    ),
-    "synthetic, 1e12 components": (lambda: SyntheticMixture(n_components=10**12), "dimension: 1000000000000 comp"),
-    "density, 1e12 clients": (lambda: DensityDataModule(n_clients=10**12), "n_clients: 1000000000000 clients"),
-    "density, 1e7 symbols": (
-        lambda: DensityDataModule(n_symbols=10**7),
-        "n_symbols: distributions of 10000000 symbols",
-    ),
     "digits, 1e9 clients": (lambda: Digits(n_clients=10**9), "n_clients: 1797 samples are too few for 1000000000"),
     "dirichlet, more clients than samples": (
         lambda: dirichlet(LABELS, 0, 10**9, 1.0, min_samples=0),

@@ -28,8 +28,6 @@ def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -
 
     Example:
         >>> labels = Labels(y=np.array([0, 1, 1, 0]), client=np.array([0, 1, 1, 2]), names=("Ann", "Bob", "Cem"))
-        >>> natural(labels, seed=0).names
-        ('Ann', 'Bob', 'Cem')
         >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: no client has the sample
         >>> some.names, some.client
         (('Bob', 'Cem'), array([-1,  0,  0,  1]))
@@ -55,7 +53,6 @@ def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -
         (array([3, 6, 9]), array([3, 6, 9]))
 
     """
-    check_arguments("", choose_clients, locals())
     if n_clients is None:
         return np.arange(available)
     number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
@@ -67,8 +64,6 @@ PartitionName = Literal["natural", "iid", "dirichlet", "pachinko", "shards", "qu
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards, quantity_skew)
 }
-
-
 WITHOUT_CLASSES = ("natural", "iid", "quantity_skew")
 """Partitions that do not look at labels."""
 
@@ -87,11 +82,6 @@ class Dealing:
         shards_per_client: of "shards".
         min_samples: of "dirichlet", "quantity_skew": a client's least number of samples.
 
-    Example:
-        >>> import numpy as np
-        >>> Dealing("iid", n_clients=2).deal(Labels(y=np.zeros(6)), seed=0).client
-        array([0, 1, 0, 1, 1, 0])
-
     """
 
     partition: PartitionName | Callable[..., Partition] = "natural"
@@ -103,7 +93,12 @@ class Dealing:
     min_samples: Count = 10
 
     def deal(self, labels: Labels, seed: int) -> Partition:
-        """Calls the partition."""
+        """Calls the partition.
+
+        Raises:
+            UserError: its arguments are outside their ranges, or a user's own function returns something else.
+
+        """
         partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
         wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
         try:
@@ -112,12 +107,13 @@ class Dealing:
             signature.bind(labels, seed, **taken)
         except (TypeError, ValueError) as error:  # it takes others, or is written in C
             raise UserError(f"{wanted}, got {given(partition)} ({error})") from error
+        check_arguments("", partition, taken)
         dealt = partition(labels, seed, **taken)
         require(isinstance(dealt, Partition), f"{wanted}, which returned {given(dealt)}")
-        client = np.asarray(dealt.client)
-        fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
-        fits = fits and bool(((client >= -1) & (client < len(dealt.names))).all())
-        require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {len(dealt.names) - 1}")
+        client, n_clients = np.asarray(dealt.client), len(dealt.names)
+        fits = client.shape == (len(labels.y),) and client.dtype.kind == "i" and client.min(initial=0) >= -1
+        fits = fits and client.max(initial=-1) < n_clients
+        require(bool(fits), f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
         return dealt
 
     def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:

@@ -12,9 +12,8 @@ from scipy.special import entr
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import HoldOut
-from fedem_lightning.data.synthetic import BYTES_OF_A_CLIENT, BYTES_OF_A_SAMPLE
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import check_arguments, grouped, require_memory
+from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Count, PositiveInt
 from fedem_lightning.tasks import Density
 
@@ -59,9 +58,6 @@ class DensityDataModule(FederatedDataModule):
         (held_out,) = grouped(options, HoldOut)
         n_val = max(1, n_samples // 3) if n_val is None else n_val
         self.made_with["n_val"] = n_val
-        require_memory("n_symbols", 8 * n_symbols**2, f"distributions of {n_symbols} symbols")
-        each = (n_samples + n_val + test_size) * (4 + BYTES_OF_A_SAMPLE) + 24 * n_symbols + BYTES_OF_A_CLIENT
-        require_memory("n_clients", n_clients * each, f"{n_clients} clients with their samples and distributions")
         names = [str(t) for t in range(n_clients)]
         seen = held_out.seen(names)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
@@ -94,7 +90,7 @@ def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarr
     return 0.5 * point[k % N_GROUPS] + 0.25 / n_symbols + 0.25 * point[own]
 
 
-def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: PositiveInt) -> tuple[float, float]:
+def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
     """The least expected loss of q models without features, if the clients of a true group share a model.
 
     The best model of several clients is their mean distribution, and its loss is the entropy. All ways to merge the
@@ -108,11 +104,7 @@ def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: P
     Returns:
         The mean expected loss of the clients in nats, for the best and for the worst way to merge groups.
 
-    Raises:
-        UserError: q is not a whole number of at least 1.
-
     """
-    check_arguments("", minimum_losses, locals())
     members = group == np.unique(group)[:, None]  # [G, T]
     totals, sizes = members @ distributions, members.sum(axis=1)  # [G, Y], [G]
     q = min(n_hypotheses, len(sizes))

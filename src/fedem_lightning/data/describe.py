@@ -12,40 +12,25 @@ from rich.table import Table
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.names import printable
-from fedem_lightning.data.samples import Arrays, Fields, Windows
+from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.records.files import replacing
-from fedem_lightning.settings.check import require_memory
 from fedem_lightning.tasks import Regression
-
-MOST_GENERATED = 1000
-"""Clients whose samples are generated, to be looked at."""
-
-
-def looked_at(federation: Federation) -> torch.Tensor:
-    """The clients whose labels are counted, int64: all, or the first where samples are generated, not stored."""
-    stored = isinstance(federation.samples, Arrays | Fields | Windows)
-    return torch.arange(federation.n_clients if stored else min(federation.n_clients, MOST_GENERATED))
 
 
 def label_counts(federation: Federation) -> np.ndarray | None:
-    """The number of samples of each class, over all splits, of each client that is `looked_at`: int64 [C, Y].
+    """The number of samples of each class, over all splits, of each client: int64 [T, Y].
 
-    None without classes, and where a sample has several labels.
-
-    In text, the class of a window is its last target, so that with stride 1 every character counts about once.
+    None without classes, and where a sample has several labels. In text, the class of a window is its last target, so
+    that with stride 1 every character counts about once.
     """
     if isinstance(federation.task, Regression) or has_several(federation.task):
         return None
-    n_classes = getattr(federation.task, "n_classes", federation.task.n_outputs)
-    clients = looked_at(federation)
-    require_memory(
-        "n_classes", 8 * len(clients) * n_classes, f"counts of {n_classes} classes of {len(clients)} clients"
-    )
+    n_classes, samples = getattr(federation.task, "n_classes", federation.task.n_outputs), federation.samples
+    clients = torch.arange(federation.n_clients)
     counts = np.zeros((len(clients), n_classes), dtype=np.int64)
     for split in federation.splits.values():
         index, client = split.positions(clients)
-        samples = federation.samples
         last = isinstance(samples, Windows)
         y = samples.codes[index + samples.length].long() if last else samples.labels(index)  # type: ignore[attr-defined]
         np.add.at(counts, (client.numpy(), y.numpy()), 1)
@@ -54,8 +39,8 @@ def label_counts(federation: Federation) -> np.ndarray | None:
 
 def describe(federation: Federation) -> dict[str, Any]:
     """Statistics of a federation as plain numbers; docs/data.md defines them."""
-    clients, parts = looked_at(federation), [federation.splits[split] for split in SPLITS]
-    sizes = np.stack([part.counts(clients).numpy() for part in parts])  # [split, C]
+    parts = [federation.splits[split] for split in SPLITS]
+    sizes = np.stack([part.counts().numpy() for part in parts])  # [split, T]
     counts = label_counts(federation)
     total = sizes.sum(axis=0)
     facts: dict[str, Any] = {
@@ -76,8 +61,6 @@ def describe(federation: Federation) -> dict[str, Any]:
             f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and "
             "all, weighted by samples: 0 alike, 1 disjoint)"
         )
-        if len(own) < federation.n_clients:
-            facts["classes and heterogeneity"] = f"those of the first {len(own)} clients"
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     if federation.domains is not None:
@@ -95,27 +78,13 @@ def print_description(federation: Federation, console: Console | None = None) ->
     (console or Console(markup=False, emoji=False)).print(table)
 
 
-def _colour_limit(shares: np.ndarray, counts: np.ndarray) -> float:
-    """The share that the colour scale ends with: 99 % of all samples are of no larger share of their client's samples.
-
-    Small clients have few classes, so large shares. They hold few samples, and do not stretch the scale.
-
-    Args:
-        shares: of each class in a client's samples [T, Y].
-        counts: numbers of samples [T, Y].
-
-    """
-    order = np.argsort(shares, axis=None)
-    below = counts.flatten()[order].cumsum()
-    return float(shares.flatten()[order][np.searchsorted(below, 0.99 * below[-1])]) or 1.0
-
-
 def draw_federation(federation: Federation, path: Path) -> None:
     """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size.
 
-    They are those that are `looked_at`.
+    The colour scale ends where 99 % of all samples are of no larger share of their client's samples: small clients have
+    few classes, so large shares, and hold few samples.
     """
-    sizes = np.stack([federation.splits[split].counts(looked_at(federation)).numpy() for split in SPLITS])
+    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
     counts = label_counts(federation)
     order = np.argsort(-sizes.sum(axis=0), kind="stable")
     figure = Figure(figsize=(9, 3 if counts is None else 6), layout="constrained")
@@ -128,7 +97,9 @@ def draw_federation(federation: Federation, path: Path) -> None:
     panels[0].legend()
     if counts is not None:
         shares = counts[order] / np.maximum(1, counts[order].sum(axis=1, keepdims=True))
-        limit = _colour_limit(shares, counts[order])
+        ascending = np.argsort(shares, axis=None)
+        below = counts[order].flatten()[ascending].cumsum()
+        limit = float(shares.flatten()[ascending][np.searchsorted(below, 0.99 * below[-1])]) or 1.0
         image = panels[1].imshow(shares.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0, vmax=limit)
         panels[1].set(ylabel="class")
         extend = "max" if shares.max() > limit else "neither"

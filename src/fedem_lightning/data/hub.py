@@ -1,9 +1,7 @@
 """Anyone's federation from a Hugging Face data set, or from a federation of flwr-datasets: `dataset=hub`."""
 
-import contextlib
 import functools
-from abc import ABC
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,26 +18,16 @@ from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
 
-ROWS = 1000
-"""Rows that are decoded at a time."""
 FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 SPLIT_NAMES = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2}
 """Splits of a data set by name, and their codes."""
-
-
-class HeldData(ABC):  # noqa: B024
-    """A `Dataset` or `DatasetDict`, or a federation of flwr-datasets, known by what they have."""
-
-    @classmethod
-    def __subclasshook__(cls, kind: type) -> bool:
-        return hasattr(kind, "column_names") or hasattr(kind, "load_partition")
 
 
 class HubDataModule(FederatedDataModule):
     """Reads columns of a data set: a label, a client, and as x a text, an image, or numbers.
 
     Texts become `input_ids` and `attention_mask` [n, L] by a tokenizer, images bytes [n, h, w] or [n, h, w, channels].
-    Rows are read a thousand at a time; what they become stays in memory, in the smallest whole numbers that hold it.
+    They stay in memory, in the smallest whole numbers that hold them.
 
     Args:
         path: a name on the Hub; a folder of `save_to_disk`; a .parquet, .csv, .json or .jsonl file; or from Python a
@@ -65,7 +53,7 @@ class HubDataModule(FederatedDataModule):
 
     def __init__(
         self,
-        path: str | Path | HeldData | None,
+        path: Any,
         label: Column | None = None,
         client: Column | None = None,
         *,
@@ -84,22 +72,27 @@ class HubDataModule(FederatedDataModule):
         label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
         numbers = None if features is None else [str(name) for name in features]
         datasets = imported("datasets", "hf", "dataset")
-        with _without_bars(datasets):
-            parts, clients = _parts(datasets, path, name)
-            first = next(iter(parts.values()))
-            others = [column for column in (label, client, split) if column is not None]
-            _check_columns(first, [*others, *filter(None, (text, image)), *(numbers or ())], label)
-            data = datasets.concatenate_datasets(list(parts.values()))
-            classes = getattr(data.features[label], "names", None)
-            y = _column(data, str(label))
-            if text is not None:
-                x: Any = _tokens(data, text, tokenizer, max_length)
-            elif image is not None:
-                x = _images(data, image)
-            else:
-                x = _numbers(data, numbers, others)
-            owner = clients if client is None else _column(data, client)
-            codes = _split_codes(parts) if split is None else _column(data, split)
+        parts, owner = _parts(datasets, path, name)
+        data = datasets.concatenate_datasets(list(parts.values()))
+        has = ", ".join(data.column_names[:10])
+        require(label is not None, f"label: expected the name of a column; the data set has {has}")
+        others = [column for column in (label, client, split) if column is not None]
+        chosen = [*others, *filter(None, (text, image)), *(numbers or ())]
+        missing = [column for column in chosen if column not in data.column_names]
+        require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
+        require(len(data) > 0, "path: the data set has no rows")
+        classes = getattr(data.features[label], "names", None)
+        if text is not None:
+            x: Any = _tokens(data, text, tokenizer, max_length)
+        else:
+            x = _numbers(data, numbers, others) if image is None else _images(data, image)
+        if client is not None:
+            owner = _column(data, client)
+        codes = None
+        if split is not None:
+            codes = _column(data, split)
+        elif len(parts) > 1:
+            codes = np.repeat([SPLIT_NAMES[part] for part in parts], [len(part) for part in parts.values()])
         if classes and task.n_classes is None:
             task = replace(task, n_classes=len(classes))
         notes: dict[str, Any] = {"classes": [str(one) for one in classes]} if classes else {}
@@ -108,18 +101,8 @@ class HubDataModule(FederatedDataModule):
         else:
             notes["source"] = str(path)
         path = tokenizer = None  # Lightning compares arguments by ==
-        super().__init__(checked_federation(OwnArrays(x, y, owner, codes), task, dealing, splitting, notes))
-
-
-@contextlib.contextmanager
-def _without_bars(datasets: Any) -> Iterator[None]:
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
+        arrays = OwnArrays(x, _column(data, str(label)), owner, codes)
+        super().__init__(checked_federation(arrays, task, dealing, splitting, notes))
 
 
 def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], np.ndarray | None]:
@@ -132,9 +115,8 @@ def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], 
         owner = np.repeat(np.array([str(names[k]) for k in range(len(partitions))]), [len(p) for p in partitions])
         return {"": datasets.concatenate_datasets(partitions)}, owner
     if isinstance(path, str | Path):
-        path = _loaded(datasets, str(path), name)
+        path = _loaded(datasets, Path(path).expanduser(), name)
     if isinstance(path, Mapping):
-        require(len(path) > 0, "path: the data set has no split")
         known = len(path) == 1 or all(split in SPLIT_NAMES for split in path)
         expected = "expected splits called train, validation (or valid, val) and test"
         require(known, f"path: {expected}, got {', '.join(map(str, path))}; give one of them as a Dataset")
@@ -144,48 +126,28 @@ def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], 
     return {"": path}, None
 
 
-def _loaded(datasets: Any, path: str, name: str | None) -> Any:
-    """The data set of a folder, a file or a name on the Hub."""
-    place = Path(path).expanduser()
+def _loaded(datasets: Any, place: Path, name: str | None) -> Any:
+    """The data set of a folder of `save_to_disk`, a file or a name on the Hub."""
+    kind = FILES.get(place.suffix.lower())
     try:
         if any((place / file).is_file() for file in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(str(place))
-        if place.suffix.lower() in FILES:
-            require(place.is_file(), f"path: {place} does not exist")
-            return datasets.load_dataset(FILES[place.suffix.lower()], data_files=str(place))
-        return datasets.load_dataset(path, name)
-    except UserError:
-        raise
+        if kind is not None:
+            return datasets.load_dataset(kind, data_files=str(place))
+        return datasets.load_dataset(str(place), name)
     except Exception as error:  # a broken file, no such name, no network: each in its own way
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"path: no data set in {path} ({reason:.200})") from error
-
-
-def _check_columns(data: Any, chosen: Sequence[str], label: str | None) -> None:
-    has = ", ".join(data.column_names[:10])
-    require(label is not None, f"label: expected the name of a column; the data set has {has}")
-    missing = [column for column in chosen if column not in data.column_names]
-    require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
-    require(len(data) > 0, "path: the data set has no rows")
-
-
-def _split_codes(parts: Mapping[str, Any]) -> np.ndarray | None:
-    """The split of each row where the data set has several."""
-    if len(parts) == 1:
-        return None
-    return np.concatenate([np.full(len(data), SPLIT_NAMES[name], dtype=np.int8) for name, data in parts.items()])
+        raise UserError(f"path: no data set in {place} ({reason:.200})") from error
 
 
 def _column(data: Any, name: str) -> np.ndarray:
     """A column of numbers, strings, or lists of equal length."""
     values = data.with_format("arrow")[:][name].combine_chunks()
-    missing = values.null_count
-    require(missing == 0, f"{name}: {missing} rows have no value")
+    require(values.null_count == 0, f"{name}: {values.null_count} rows have no value")
     plain = values.to_pylist()
-    if plain and isinstance(plain[0], list):
-        lengths = {len(value) for value in plain}
-        same = f"{name}: lists of {min(lengths)} to {max(lengths)} numbers; all need the same length"
-        require(len(lengths) == 1, same)
+    lengths = {len(value) if isinstance(value, list) else 0 for value in plain}
+    same = f"{name}: lists of {min(lengths)} to {max(lengths)} numbers; all need the same length"
+    require(len(lengths) == 1, same)
     return np.asarray(plain)
 
 
@@ -194,7 +156,7 @@ def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> n
     if names is None:
         kinds = {name: str(getattr(data.features[name], "dtype", "")) for name in data.column_names}
         numeric = ("int", "uint", "float", "bool")
-        names = [n for n, kind in kinds.items() if n not in others and kind.startswith(numeric)]
+        names = [name for name, kind in kinds.items() if name not in others and kind.startswith(numeric)]
         require(bool(names), "features: no column of numbers is left; name text, image or features")
     columns = [_column(data, name) for name in names]
     for name, values in zip(names, columns, strict=True):
@@ -205,26 +167,20 @@ def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> n
 
 
 def _images(data: Any, name: str) -> np.ndarray:
-    """Images of bytes, decoded on the way: uint8 [n, h, w] or [n, h, w, channels]."""
-    found: np.ndarray | None = None
-    for start in range(0, len(data), ROWS):
-        for i, image in enumerate(data[start : start + ROWS][name], start):
-            pixels = np.asarray(image, dtype=np.uint8) if image is not None else np.zeros(0, dtype=np.uint8)
-            if found is None:
-                require(pixels.ndim in (2, 3), f"image: row {i} of column {name} is no image")
-                found = np.empty((len(data), *pixels.shape), dtype=np.uint8)
-            sizes = [" x ".join(map(str, shape)) for shape in (pixels.shape, found.shape[1:])]
-            fits = pixels.shape == found.shape[1:]
-            require(fits, f"image: row {i} has {sizes[0]} pixels, row 0 {sizes[1]}; all need the same size")
-            found[i] = pixels
-    assert found is not None
+    """Images of bytes, decoded row by row: uint8 [n, h, w] or [n, h, w, channels]."""
+    found = np.empty((len(data), *np.asarray(data[0][name]).shape), dtype=np.uint8)
+    for i, row in enumerate(data.select_columns(name)):
+        pixels = np.asarray(row[name])
+        sizes = [" x ".join(map(str, shape)) for shape in (pixels.shape, found.shape[1:])]
+        fits = pixels.ndim in (2, 3) and pixels.shape == found.shape[1:]
+        require(fits, f"image: row {i} has {sizes[0]} pixels, row 0 {sizes[1]}; all need the same size")
+        found[i] = pixels
     return found
 
 
 def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:
     """Tokens of texts and their mask, [n, L], padded at the end to the longest text; `datasets` caches them."""
-    expected = "tokenizer: texts need one, expected a model's folder or its name on the Hub"
-    require(tokenizer is not None, expected)
+    require(tokenizer is not None, "tokenizer: texts need one, expected a model's folder or its name on the Hub")
     if isinstance(tokenizer, str | Path):
         transformers = imported("transformers", "hf", "tokenizer")
         try:
@@ -240,7 +196,7 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
     def tokenised(rows: Mapping[str, list[Any]]) -> dict[str, Any]:
         return {"input_ids": tokenizer([text or "" for text in rows[name]])["input_ids"]}
 
-    ids = data.map(tokenised, batched=True, batch_size=ROWS, remove_columns=data.column_names).with_format("arrow")
+    ids = data.map(tokenised, batched=True, remove_columns=data.column_names).with_format("arrow")
     lists = ids[:]["input_ids"].combine_chunks()
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]  # [n, L]

@@ -90,12 +90,12 @@ class ImageDataModule(FederatedDataModule):
 
 
 def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tuple[np.ndarray, Labels]:
-    x = check_images(arrays["x"], origin)
+    x, client, names, coarse = check_images(arrays["x"], origin), None, None, None
     y, _ = check_labels(arrays["y"], n_classes, len(x))
-    client, names = None, None
     if "client" in arrays:
         client, names = check_clients(arrays["client"], names_of_clients(arrays), len(x))
-    coarse = check_labels(arrays["coarse"], None, len(x), "coarse")[0] if "coarse" in arrays else None
+    if "coarse" in arrays:
+        coarse, _ = check_labels(arrays["coarse"], None, len(x), "coarse")
     return x, Labels(y, coarse, client, names)
 
 
@@ -126,18 +126,16 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
         UserError: an expression is invalid, or a client's name matches none of the domains, or several.
 
     """
-    matches = np.zeros((len(patterns), len(names)), dtype=bool)
-    for i, (domain, pattern) in enumerate(patterns.items()):
-        try:
-            matches[i] = [re.match(pattern, name) is not None for name in names]
-        except re.error as error:
-            raise UserError(f"domains.{domain}: {pattern!r} is no regular expression ({error})") from error
+    try:
+        matches = np.array([[re.match(p, name) is not None for name in names] for p in patterns.values()])
+    except re.error as error:
+        raise UserError(f"domains: {error.pattern!r} is no regular expression ({error})") from error
     n_matches = matches.sum(axis=0)  # [T]
-    odd, known = int((n_matches != 1).argmax()), ", ".join(patterns)
-    require(
-        n_matches[odd] == 1,
-        f"domains: expected every client's name to match one of {known}; {names[odd]} matches {n_matches[odd]}",
+    odd, said = (
+        int((n_matches != 1).argmax()),
+        f"domains: expected every client's name to match one of {', '.join(patterns)}",
     )
+    require(n_matches[odd] == 1, f"{said}; {names[odd]} matches {n_matches[odd]}")
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))
 

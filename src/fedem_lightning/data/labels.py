@@ -1,31 +1,24 @@
 """Labels of samples that have several: their form, those that are missing, and samples without any that is known."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedem_lightning.data.arrays import LARGEST_Y, check_finite, check_labels, check_targets
-from fedem_lightning.errors import require, require_whole
+from fedem_lightning.errors import UserError, require
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
 
 SHAPES = {"multilabel": "[n, labels]", "language": "[n, positions]"}
 """The form of the labels of the tasks in which some may be missing, besides a regression with several targets."""
 
 
-class CheckedLabels(NamedTuple):
-    """Labels of a task, with the codes by which losses know them."""
-
-    y: np.ndarray  # int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN
-    n_classes: int  # 0: the task has none
-
-
-def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int) -> CheckedLabels:
-    """Labels of a task, checked.
+def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int) -> tuple[np.ndarray, int]:
+    """Labels of a task, checked: int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN; and Y.
 
     Args:
         task: its name.
         y: labels; missing ones are -100 or NaN, of real targets NaN. Only a sample of several labels may miss some.
-        n_classes: Y; None: the largest label plus 1.
+        n_classes: Y; None: the largest label plus 1. Tasks without classes have 0.
         n: number of samples.
 
     Raises:
@@ -33,25 +26,25 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
 
     """
     if task in ("classification", "binary"):
-        return CheckedLabels(*check_labels(y, n_classes, n))
+        return check_labels(y, n_classes, n)
     if task == "regression":
-        return CheckedLabels(_targets(y, n), 0)
-    expected = f"y: {task} expects labels {SHAPES[task]} of {n} samples"
-    fits = y.ndim == SHAPES[task].count(",") + 1 and len(y) == n and y.size > 0
-    require(fits, f"{expected}, got shape {list(y.shape)}")
+        missing = np.isnan(y) if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f" else np.zeros(0)
+        filled = check_targets(np.where(missing, 0, y) if missing.any() else y, n)
+        return (np.where(missing, np.nan, filled).astype(filled.dtype) if missing.any() else filled), 0
+    fits = y.ndim == 2 and len(y) == n and y.size > 0
+    require(fits, f"y: {task} expects labels {SHAPES[task]} of {n} samples, got shape {list(y.shape)}")
     y = _codes(y)
     if task == "multilabel":
-        _require_all((y == MISSING) | (y == 0) | (y == 1), y, "is none of 0, 1 and -100 (missing)")
         require(n_classes is None, "n_classes: a multilabel task has as many labels as y has columns")
-        return CheckedLabels(y, 0)
+        _require_all((y == MISSING) | (y == 0) | (y == 1), y, "is none of 0, 1 and -100 (missing)")
+        return y, 0
     if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
         said = f"y: the largest label, {n_classes - 1}, would make {n_classes} classes; number them 0..Y-1"
         require(n_classes <= LARGEST_Y, f"{said}, -100 for a missing one, or set n_classes")
-    require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
-    inside = np.asarray((y == MISSING) | ((y >= 0) & (y < n_classes)))
+    inside = (y == MISSING) | ((y >= 0) & (y < n_classes))
     _require_all(inside, y, f"is outside the {n_classes} classes 0..{n_classes - 1}, and not -100 (missing)")
-    return CheckedLabels(y, n_classes)
+    return y, n_classes
 
 
 def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
@@ -61,58 +54,36 @@ def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
         UserError: they do not fit, or a sample has no label that is known.
 
     """
-    name, n_classes = task_name(task), getattr(task, "n_classes", None)
-    found = checked_labels(name, y, n_classes, n).y
+    name: TaskName = "multilabel" if isinstance(task, MultiLabel) else "language" if has_several(task) else "regression"
+    found, _ = checked_labels(name, y, getattr(task, "n_classes", None), n)
     size = found[0].size if n else task.n_targets
     fits = name == "regression" or size == task.n_targets
     require(fits, f"y: expected {task.n_targets} labels for each sample as in training, got {size}")
-    _require_all(np.broadcast_to(has_any(found), (n,)), np.arange(n), "has no label that is known", "sample ")
+    _require_all(has_any(found), np.arange(n), "has no label that is known", "sample ")
     return found
-
-
-def task_name(task: Task) -> TaskName:
-    """The name of a task whose samples may miss labels; "regression" for any other without classes."""
-    if isinstance(task, MultiLabel):
-        return "multilabel"
-    return "language" if isinstance(task, LanguageModel) else "regression"
 
 
 def has_several(task: Task) -> bool:
     """Whether a sample has several labels, of which some may be missing: it is of no class of its own."""
-    return task_name(task) != "regression"
-
-
-def _targets(y: np.ndarray, n: int) -> np.ndarray:
-    """Real targets [n], or [n, k] in which some may be NaN."""
-    several = y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"
-    if not several:
-        return check_targets(y, n)
-    missing = np.isnan(y)
-    if not missing.any():
-        return check_targets(y, n)
-    filled = check_targets(np.where(missing, 0, y), n)
-    return np.where(missing, np.nan, filled).astype(filled.dtype)
+    return isinstance(task, MultiLabel | LanguageModel)
 
 
 def _codes(y: np.ndarray) -> np.ndarray:
     """Whole numbers of any dtype as int64, NaN as `MISSING`."""
     require(y.dtype.kind in "iubf", f"y: expected whole numbers, got dtype {y.dtype}")
-    if y.dtype.kind != "f":
-        return y.astype(np.int64, copy=False)
-    missing = np.isnan(y)
-    y = np.where(missing, MISSING, y)
-    check_finite("y", y)
-    _require_all(np.asarray((y == np.round(y)) & (np.abs(y) <= 2.0**53)), y, "is no whole number")
-    return y.astype(np.int64)
+    if y.dtype.kind == "f":
+        y = np.where(np.isnan(y), MISSING, y)
+        check_finite("y", y)
+        _require_all((y == np.round(y)) & (np.abs(y) <= 2.0**53), y, "is no whole number")
+    return y.astype(np.int64, copy=False)
 
 
-def _require_all(right: np.ndarray, values: np.ndarray, wrong: str, what: str = "label ") -> None:
+def _require_all(right: Any, values: np.ndarray, wrong: str, what: str = "label ") -> None:
     """Raises UserError that names the first value of which `right` is not true."""
-    if right.all():
-        return
-    first = np.unravel_index(int(right.argmin()), right.shape)
-    where = "" if right.ndim == 1 else f" at sample {first[0]}"
-    require(False, f"y: {what}{values[first]}{where} {wrong}")
+    if not right.all():
+        first = np.unravel_index(int(right.argmin()), right.shape)
+        where = "" if right.ndim == 1 else f" at sample {first[0]}"
+        raise UserError(f"y: {what}{values[first]}{where} {wrong}")
 
 
 def is_known(y: np.ndarray) -> np.ndarray:
@@ -130,9 +101,8 @@ def has_any_before_checks(task: Task, y: np.ndarray) -> np.ndarray:
     """The same for labels of a task as a user gives them, -100 or NaN; true where a sample has only one label."""
     if y.ndim < 2 or y.dtype.kind not in "iubf" or not (has_several(task) or task.n_outputs > 1):
         return np.ones(len(y), dtype=bool)
-    missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(y.shape, dtype=bool)
-    missing |= (y == MISSING) & has_several(task)
-    found: np.ndarray = ~missing.reshape(len(y), -1).all(axis=1)
+    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, dtype=bool)
+    found: np.ndarray = (known & ((y != MISSING) | (not has_several(task)))).reshape(len(y), -1).any(axis=1)
     return found
 
 

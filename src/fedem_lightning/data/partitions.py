@@ -10,7 +10,6 @@ import numpy as np
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
 
 
@@ -32,10 +31,15 @@ class Partition:
     names: tuple[str, ...]  # [T]
     notes: dict[str, Any] = field(default_factory=dict)  # samples left out and why, redraws
 
+    @classmethod
+    def numbered(cls, client: np.ndarray, n_clients: int, **notes: Any) -> "Partition":
+        """A partition among clients without names: "0", "1", ..."""
+        return cls(client, tuple(str(t) for t in range(n_clients)), notes)
 
-def numbered(n_clients: int) -> tuple[str, ...]:
-    """Names of clients without names: 0, 1, ..."""
-    return tuple(str(t) for t in range(n_clients))
+
+def _require_samples(n: int, n_clients: int, each: int = 1) -> None:
+    few = f"n_clients: {n} samples are too few for {n_clients} clients"
+    require(n_clients * max(1, each) <= n, few + f" with {each} each" * (each > 1))
 
 
 def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
@@ -46,11 +50,9 @@ def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
         array([0, 1, 2, 0, 0, 1, 1, 2])
 
     """
-    check_arguments("", iid, locals())
-    n = len(labels.y)
-    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
-    client = generator(seed, Purpose.PARTITION).permutation(np.arange(n) % n_clients)
-    return Partition(client, numbered(n_clients))
+    _require_samples(len(labels.y), n_clients)
+    client = generator(seed, Purpose.PARTITION).permutation(np.arange(len(labels.y)) % n_clients)
+    return Partition.numbered(client, n_clients)
 
 
 def quantity_skew(
@@ -63,14 +65,10 @@ def quantity_skew(
         array([30, 45, 14, 11])
 
     """
-    check_arguments("", quantity_skew, locals())
-    n = len(labels.y)
-    spare = n - n_clients * min_samples
-    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
-    require(spare >= 0, f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each")
-    rng = generator(seed, Purpose.PARTITION)
+    _require_samples(len(labels.y), n_clients, min_samples)
+    rng, spare = generator(seed, Purpose.PARTITION), len(labels.y) - n_clients * min_samples
     counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
-    return Partition(rng.permutation(np.repeat(np.arange(n_clients), counts)), numbered(n_clients))
+    return Partition.numbered(rng.permutation(np.repeat(np.arange(n_clients), counts)), n_clients)
 
 
 def dirichlet(
@@ -87,9 +85,7 @@ def dirichlet(
     than `min_samples` samples is repeated with the next sub-seed.
 
     Args:
-        labels: y.
-        seed: of the draw.
-        n_clients: T.
+        labels, seed, n_clients: y, the seed of the draw, and T.
         alpha: concentration; if it is small, few clients have each label.
         n_label_groups: number of random groups of labels, with one draw for each group, as in the public FedEM code;
             None: one draw for each label.
@@ -99,23 +95,13 @@ def dirichlet(
         UserError: the sizes are impossible, or 1,000 draws have failed.
 
     Example:
-        Samples of two labels by client, with a small and a large alpha.
-
         >>> y = np.repeat([0, 1], 50)
-        >>> def table(partition):
-        ...     return np.array([np.bincount(partition.client[y == label], minlength=4) for label in (0, 1)])
-        >>> table(dirichlet(Labels(y), seed=0, n_clients=4, alpha=0.5))
-        array([[31,  4,  2, 13],
-               [30,  7, 12,  1]])
-        >>> table(dirichlet(Labels(y), seed=0, n_clients=4, alpha=100))
-        array([[13, 16, 12,  9],
-               [ 7, 12, 17, 14]])
+        >>> client = dirichlet(Labels(y), seed=0, n_clients=4, alpha=0.5).client
+        >>> [np.bincount(client[y == label], minlength=4).tolist() for label in (0, 1)]
+        [[31, 4, 2, 13], [30, 7, 12, 1]]
 
     """
-    check_arguments("", dirichlet, locals())
-    n = len(labels.y)
-    few = f"n_clients: {n} samples are too few for {n_clients} clients with {min_samples} each"
-    require(n_clients * max(1, min_samples) <= n, few)
+    _require_samples(len(labels.y), n_clients, min_samples)
     group = labels.y
     if n_label_groups is not None:
         values, codes = np.unique(group, return_inverse=True)
@@ -132,7 +118,7 @@ def dirichlet(
             counts = rng.multinomial(len(positions), rng.dirichlet(np.full(n_clients, alpha)))
             client[positions] = np.repeat(np.arange(n_clients), counts)
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
-            return Partition(client, numbered(n_clients), {"redraws": attempt} if attempt else {})
+            return Partition.numbered(client, n_clients, **({"redraws": attempt} if attempt else {}))
     raise UserError(
         f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
         f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha"
@@ -151,7 +137,6 @@ def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client:
         [[0, 0, 4], [0, 4, 0], [4, 0, 0]]
 
     """
-    check_arguments("", shards, locals())
     n_shards = n_clients * shards_per_client
     require(n_shards <= len(labels.y), f"n_clients: {n_shards} shards of {len(labels.y)} samples")
     rng = generator(seed, Purpose.PARTITION)
@@ -159,7 +144,7 @@ def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client:
     owner = rng.permutation(np.arange(n_shards) % n_clients)  # owner of each shard
     client = np.empty(len(labels.y), dtype=np.int64)
     client[order] = owner[np.arange(len(order)) * n_shards // len(order)]
-    return Partition(client, numbered(n_clients))
+    return Partition.numbered(client, n_clients)
 
 
 def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive, beta: Positive) -> Partition:
@@ -169,35 +154,27 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
     Dirichlet(beta), and then n / T samples one by one without replacement. A label without samples is removed for all
     clients; the current client's shares are then normalised (drawn again if all of them are 0).
 
-    Args:
-        labels: y and coarse.
-        seed: of the draws.
-        n_clients: T; the remainder of n / T is not used.
-        alpha, beta: concentrations.
+    The remainder of n / T is not used.
 
     Raises:
         UserError: the data has no coarse labels.
 
     Example:
-        Two clients, two coarse labels with two fine ones each: 0, 1 and 2, 3.
-
         >>> y = np.repeat([0, 1, 2, 3], 10)
         >>> client = pachinko(Labels(y, coarse=y // 2), seed=0, n_clients=2, alpha=0.5, beta=10).client
         >>> [np.bincount(y[client == t], minlength=4).tolist() for t in (0, 1)]
         [[3, 2, 5, 10], [7, 8, 5, 0]]
 
     """
-    check_arguments("", pachinko, locals())
     if labels.coarse is None:
         raise UserError("partition: pachinko needs data with coarse labels, as cifar100 has them")
-    n = len(labels.y)
-    require(n_clients <= n, f"n_clients: {n} samples are too few for {n_clients} clients")
+    _require_samples(len(labels.y), n_clients)
     rng = generator(seed, Purpose.PARTITION)
     coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
     fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # the fine labels of each coarse one
     stock = [
-        [list(rng.permutation(np.flatnonzero((labels.y == y) & (coarse == c)))) for y in fine[c]]
-        for c in range(len(fine))
+        [list(rng.permutation(np.flatnonzero((labels.y == y) & (coarse == c)))) for y in values]
+        for c, values in enumerate(fine)
     ]
     client = np.full(len(labels.y), -1, dtype=np.int64)
     for t in range(n_clients):
@@ -206,7 +183,7 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
             client[shares.draw()] = t
     left_out = int((client < 0).sum())
     notes = {"left_out_samples": left_out, "why": f"n is no multiple of {n_clients} clients"} if left_out else {}
-    return Partition(client, numbered(n_clients), notes)
+    return Partition.numbered(client, n_clients, **notes)
 
 
 class _Shares:

@@ -19,47 +19,6 @@ from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import Count, PositiveInt, Share
 
 
-def permute_labels(
-    y: np.ndarray, group: np.ndarray, n_groups: int, n_classes: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Concept shift: each group has its own label permutation; the first group keeps its labels.
-
-    Args:
-        y: labels, int [n]; group: group of each sample, int [n]; -1: no group.
-        n_groups: number of groups.
-        n_classes: Y.
-        rng: of the permutations.
-
-    Returns:
-        The permuted labels, int64 [n].
-
-    """
-    table = np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
-    return np.where(group < 0, y, table[group, y])
-
-
-def rotate_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
-    """Covariate shift: images of group g are turned by g * 90 degrees. Changes and returns x [n, h, w, ...]."""
-    require(n_groups <= 4, f"n_groups: rotation by 90 degrees makes 4 groups at most, got {n_groups}")
-    require(x.ndim >= 3, "shift: rotation needs images")
-    require(x.shape[1] == x.shape[2], f"shift: rotation needs square images, these are {x.shape[1:3]}")
-    for g in range(1, n_groups):
-        rows = np.flatnonzero(group == g)
-        for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
-            x[part] = np.rot90(x[part], k=g, axes=(1, 2))
-    return x
-
-
-def invert_images(x: np.ndarray, group: np.ndarray, n_groups: int) -> np.ndarray:
-    """Covariate shift: the second group's images are negatives. Changes and returns x uint8 [n, h, w, ...]."""
-    require(n_groups <= 2, f"n_groups: inversion makes 2 groups at most, got {n_groups}")
-    require(x.dtype == np.uint8, f"shift: inversion needs pixels in uint8, these are {x.dtype}")
-    rows = np.flatnonzero(group == 1)
-    for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
-        x[part] = 255 - x[part]
-    return x
-
-
 @dataclass(frozen=True)
 class Shift:
     """How samples differ between true groups of clients; the first group's stay as they are.
@@ -91,20 +50,31 @@ class Shift:
         Returns:
             x, y, and every client's group, int64 [T].
 
+        Raises:
+            UserError: there are too many groups, or the samples are no images that could be turned or inverted.
+
         """
-        n_clients = len(dealt.names)
+        n_clients, most = len(dealt.names), {"rotation": 4, "inversion": 2}.get(self.shift or "", self.n_groups)
         require(self.n_groups <= n_clients, f"n_groups: {self.n_groups} groups, but there are {n_clients} clients")
+        require(self.n_groups <= most, f"n_groups: {self.shift} makes {most} groups at most, got {self.n_groups}")
         rng = generator(seed, Purpose.GROUPS)
-        n_dealt = round(self.shifted_share * n_clients)
-        order = np.arange(n_clients)
+        n_dealt, order = round(self.shifted_share * n_clients), np.arange(n_clients)
         group = rng.permutation(np.where(order < n_dealt, order % self.n_groups, 0))
         of_sample = np.where(dealt.client >= 0, group[dealt.client], -1)
+        if self.shift == "labels":  # the first group keeps its own
+            permuted = (rng.permutation(n_classes) for _ in range(self.n_groups - 1))
+            table = np.stack([np.arange(n_classes), *permuted])
+            return x, np.where(of_sample < 0, y, table[of_sample, y]), group
         if self.shift == "rotation":
-            x = rotate_images(x, of_sample, self.n_groups)
-        elif self.shift == "inversion":
-            x = invert_images(x, of_sample, self.n_groups)
-        elif self.shift == "labels":
-            y = permute_labels(y, of_sample, self.n_groups, n_classes, rng)
+            square = x.ndim >= 3 and x.shape[1] == x.shape[2]
+            require(square, f"shift: rotation needs square images, these samples are {x.shape[1:]}")
+        for g in range(1, self.n_groups):
+            rows = np.flatnonzero(of_sample == g)
+            for part in np.array_split(rows, max(1, len(rows) // 10_000)):  # copies one part at a time
+                if self.shift == "rotation":
+                    x[part] = np.rot90(x[part], k=g, axes=(1, 2))
+                elif self.shift == "inversion":
+                    x[part] = 255 - x[part]
         return x, y, group
 
 

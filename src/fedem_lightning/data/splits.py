@@ -15,7 +15,6 @@ from torch import Tensor
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, fold, generator
 from fedem_lightning.records.measures import SPLITS as SPLITS
-from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
 
 
@@ -35,7 +34,7 @@ class HoldOut:
     seed: Seed = 0
 
     def seen(self, names: Sequence[str]) -> np.ndarray:
-        """Whether each of T clients is seen in training, bool [T]; `names` may be a lazy sequence.
+        """Whether each of T clients is seen in training, bool [T].
 
         Those in `unseen` are not, where whole numbers stand for the names that they are written as; or
         round(unseen_fraction * T) random clients are not.
@@ -44,23 +43,19 @@ class HoldOut:
             UserError: both are given, a name is unknown, or nobody is left to train.
 
         """
-        check_arguments("", HoldOut, vars(self))
-        n, share = len(names), self.unseen_fraction
-        wanted = {str(name) for name in self.unseen}
+        n, share, wanted = len(names), self.unseen_fraction, {str(name) for name in self.unseen}
         if not wanted:
             n_unseen, seen = round(share * n), np.ones(n, dtype=bool)
             require(n_unseen < n, f"unseen_fraction: {share} of {n} leaves nobody to train")
-            if n_unseen > 0:  # a permutation of a large population takes a while
-                seen[generator(self.seed, Purpose.UNSEEN).permutation(n)[:n_unseen]] = False
+            seen[generator(self.seed, Purpose.UNSEEN).permutation(n)[:n_unseen]] = False
             return seen
         require(share == 0, f"unseen: it names clients, and unseen_fraction={share} draws some; give one of them")
         for name in sorted(wanted.difference(names))[:1]:
             near = difflib.get_close_matches(name, names[:10_000], n=1)  # in a million it would take a minute
             some = f"there are {', '.join(names[:3])}{', ...' * (n > 3)}"
             raise UserError(f"unseen: no client is named {name}; {f'did you mean {near[0]}?' if near else some}")
-        seen = np.fromiter((name not in wanted for name in names), dtype=bool, count=n)
-        require(bool(seen.any()), f"unseen: it names all {n} clients, which leaves nobody to train")
-        return seen
+        require(len(wanted) < n, f"unseen: it names all {n} clients, which leaves nobody to train")
+        return np.array([name not in wanted for name in names])
 
 
 @dataclass(frozen=True)
@@ -96,24 +91,14 @@ class Splitting(HoldOut):
 
 
 class Positions(Protocol):
-    """Positions of the samples of one split. `len` is the number of samples."""
+    """Positions of the samples of one split, `len` of them: see `Split`, which has them as an array."""
 
     def __len__(self) -> int: ...
-
-    def counts(self, clients: Tensor | None = None) -> Tensor:
-        """Samples of each of `clients` (default: of all T), int64."""
-
-    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of the samples of `clients` (int64 [C]), and each owner's index in `clients`: int64 [n] each."""
-
-    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Positions":
-        """The split with a random subset of the samples of `clients`: round(fraction n_t) of each."""
-
-    def to(self, device: torch.device | str) -> "Positions":
-        """The same split on another device."""
-
-    def fingerprint(self) -> list[Tensor]:
-        """The tensors that a digest must include."""
+    def counts(self, clients: Tensor | None = None) -> Tensor: ...  # noqa: D102
+    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]: ...  # noqa: D102
+    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Positions": ...  # noqa: D102
+    def to(self, device: torch.device | str) -> "Positions": ...  # noqa: D102
+    def fingerprint(self) -> list[Tensor]: ...  # noqa: D102
 
 
 def ranks(owner: Tensor, counts: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import HoldOut
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import grouped, require_memory
+from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Count, NotNegative, Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification
 
@@ -18,10 +18,6 @@ SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 
 SMALLEST_CLIENT = 50
 """Training samples of the smallest client."""
-BYTES_OF_A_SAMPLE = 8 + 8 + 1 + 8
-"""Beside its features: label, client, split and position."""
-BYTES_OF_A_CLIENT = 100
-"""Its name, and its numbers of samples."""
 
 
 class SyntheticMixture(FederatedDataModule):
@@ -61,24 +57,28 @@ class SyntheticMixture(FederatedDataModule):
     ) -> None:
         (held_out,) = grouped(options, HoldOut)
         seed = held_out.seed
-        _check_memory(n_clients, SMALLEST_CLIENT + SMALLEST_CLIENT // 3 + test_size, n_components, dimension)
         names = [str(t) for t in range(n_clients)]
         seen = held_out.seen(names)
-        theta = draw_components(n_components, dimension, seed)
-        pi = np.stack([_draw_weights(n_components, None if one_hot else alpha, seed, t) for t in range(n_clients)])
-        n_train = np.array([_draw_size(seed, t) for t in range(n_clients)])
+
+        def draws(what: int, *client: int) -> np.random.Generator:
+            return generator(seed, Purpose.SYNTHETIC, what, *client)
+
+        theta = draws(COMPONENTS).uniform(-1.0, 1.0, size=(n_components, dimension))
+        weights = [draws(WEIGHTS, t) for t in range(n_clients)]
+        concentration = np.full(n_components, alpha)
+        eye = np.eye(n_components)
+        pi = np.stack([eye[rng.integers(n_components)] if one_hot else rng.dirichlet(concentration) for rng in weights])
+        drawn = np.array([draws(SIZE, t).lognormal(4.0, 2.0) for t in range(n_clients)])
+        n_train = np.minimum(SMALLEST_CLIENT + np.floor(drawn), 1000).astype(np.int64)
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
         n = int(counts.sum())
-        _check_memory(n_clients, n / n_clients, n_components, dimension)
         x = np.empty((n, dimension), dtype=np.float32)
         y = np.empty(n, dtype=np.int64)
         bayes = np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
         for t in range(n_clients):
-            xt, yt, correct = _draw_client(
-                pi[t], theta, noise, counts[:, t].sum(), generator(seed, Purpose.SYNTHETIC, SAMPLES, t)
-            )
+            xt, yt, correct = _draw_client(pi[t], theta, noise, counts[:, t].sum(), draws(SAMPLES, t))
             bounds = counts[:, t].cumsum()
             for code in range(3):
                 rows = slice(starts[code, t], starts[code, t] + counts[code, t])
@@ -98,31 +98,6 @@ class SyntheticMixture(FederatedDataModule):
                 truth={"pi": pi, "theta": theta, "bayes_accuracy": bayes, **group},
             )
         )
-
-
-def _check_memory(n_clients: int, samples: float, n_components: int, dimension: int) -> None:
-    """Looks at the arrays of all samples, of names and of mixture weights, given the samples of a client."""
-    theta = 8 * n_components * dimension
-    require_memory("dimension", theta, f"{n_components} components of {dimension} numbers")
-    each = samples * (4 * dimension + BYTES_OF_A_SAMPLE) + 16 * n_components + BYTES_OF_A_CLIENT
-    require_memory("n_clients", theta + n_clients * each, f"{n_clients} clients with {samples:.0f} samples each")
-
-
-def draw_components(m: int, d: int, seed: int) -> np.ndarray:
-    """theta [M, d], a function of the seed; neither clients nor additional components change a row."""
-    return generator(seed, Purpose.SYNTHETIC, COMPONENTS).uniform(-1.0, 1.0, size=(m, d))
-
-
-def _draw_weights(m: int, alpha: float | None, seed: int, client: int) -> np.ndarray:
-    """A client's true mixture weights pi [M], one-hot if alpha is None."""
-    rng = generator(seed, Purpose.SYNTHETIC, WEIGHTS, client)
-    return np.eye(m)[rng.integers(m)] if alpha is None else rng.dirichlet(np.full(m, alpha))
-
-
-def _draw_size(seed: int, client: int) -> int:
-    """A client's number of training samples."""
-    drawn = generator(seed, Purpose.SYNTHETIC, SIZE, client).lognormal(4.0, 2.0)
-    return int(min(SMALLEST_CLIENT + np.floor(drawn), 1000))
 
 
 def _draw_client(

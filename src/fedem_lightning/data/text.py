@@ -71,8 +71,8 @@ class TextDataModule(FederatedDataModule):
         ends = np.array([match.start() for match in SENTENCE_END.finditer(text.tobytes())], dtype=np.int64)
         sentences = np.bincount(client[ends], minlength=len(names))
         fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
-        none = f"window: no role in {origin} has {window + 1} characters to train on and {min_sentences} sentences"
-        require(len(fit) > 0, none)
+        needed = f"{window + 1} characters to train on and {min_sentences} sentences"
+        require(len(fit) > 0, f"window: no role in {origin} has {needed}")
         kept = fit[choose_clients(len(fit), n_clients, splitting.seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
@@ -132,10 +132,8 @@ def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np
     client, names = check_clients(arrays["client"], arrays["client_names"], len(text))
     piece = arrays.get("piece", client)
     require(piece.shape == client.shape, f"piece: expected shape {client.shape}, got {piece.shape}")
-    if (np.diff(client) < 0).any():
-        order = np.argsort(client, kind="stable")
-        text, client, piece = text[order], client[order], piece[order]
-    return text, client, piece, names
+    order = np.argsort(client, kind="stable")
+    return text[order], client[order], piece[order], names
 
 
 def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:

@@ -11,6 +11,7 @@ from fedem_lightning.errors import require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
 COLON = re.compile(rf"^\s{{0,4}}(?P<role>{ROLE_NAME}):\s*(?P<text>.*)$")  # Hamlet: To be ...
+DIRECTION = re.compile(r"\[[^\]]*\]")
 CAPITALS = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Z' \-]{1,40})\.\s*(?P<text>.*)$")  # HAMLET. To be ...
 
 
@@ -31,7 +32,7 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
         speech: list[str] | None = None
         for line in lines:
             begins = COLON.match(line) or CAPITALS.match(line)
-            text = _without_directions(begins["text"] if begins else line).strip()
+            text = DIRECTION.sub("", begins["text"] if begins else line).strip()
             if begins:
                 speech = roles.setdefault(f"{file.stem}/{begins['role'].strip()}", [])
             if speech is not None and text:
@@ -39,15 +40,6 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
     roles = {name: speeches for name, speeches in roles.items() if speeches}
     require(bool(roles), f"path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be")
     return text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))
-
-
-def _without_directions(line: str) -> str:
-    """The line without what stands from a [ to the next ]; a regular expression would be slow where many are open."""
-    kept, end = [], 0
-    while (start := line.find("[", end)) >= 0 and (close := line.find("]", start)) >= 0:
-        kept.append(line[end:start])
-        end = close + 1
-    return "".join([*kept, line[end:]])
 
 
 class TextJoiner:
