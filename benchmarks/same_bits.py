@@ -37,7 +37,8 @@ COLOUR += ["dataset.sample_fraction=1.0", "algorithm=fedavg"]
 TEXT = ["dataset=shakespeare", "dataset.path={files}/text.npz", "dataset.window=9", "dataset.stride=9", "backbone=lstm"]
 TABLE = ["dataset=table", "dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=shop"]
 WORDS = ["dataset=hub", "dataset.path={files}/texts.parquet", "dataset.label=y", "dataset.client=user"]
-WORDS += ["dataset.text=words", "dataset.max_length=8", "backbone=transformer", "backbone.path={encoder}"]
+WORDS += ["dataset.text=words", "dataset.max_length=8", "backbone=transformer"]
+WORDS += ["backbone.body.pretrained_model_name_or_path={encoder}"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
 WITH_A_BODY = {"fedala", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # and a head
@@ -126,7 +127,8 @@ def runs() -> dict[str, list[str]]:
     rows["encoder head"] = [*WORDS, "algorithm=fedem"]
     rows["encoder head fedavg"] = [*WORDS, "algorithm=fedavg"]
     rows["encoder adapters"] = [*WORDS, "algorithm=fedem", "backbone.trains=adapters", "backbone.adapters=2"]
-    rows["timm head"] = [*COLOUR, "backbone=timm", "backbone.name=test_resnet", "backbone.pretrained=false"]
+    rows["timm head"] = [*COLOUR, "backbone=timm", "backbone.body.model_name=test_resnet"]
+    rows["timm head"] += ["backbone.body.pretrained=false"]
     for name in ("fedavg", "fedem", "apfl", "clustered", "user_centric", "d_fedem"):
         own = SPLIT if name == "clustered" else []
         rows[f"{name} two processes"] = [f"algorithm={name}", *SYNTHETIC, UNSEEN, "trainer.devices=2", *own]

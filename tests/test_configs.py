@@ -123,9 +123,9 @@ def overrides_for(option: str, files: Path) -> list[str]:
     if group == "algorithm" and name in HIDDEN:
         overrides.append("backbone=mlp")
     if name == "transformer":
-        overrides += [f"backbone.path={files}/encoder", "dataset.text=words"]
+        overrides += [f"backbone.body.pretrained_model_name_or_path={files}/encoder", "dataset.text=words"]
     if name == "timm":
-        overrides += ["backbone.name=resnet10t", "backbone.pretrained=false"]
+        overrides += ["backbone.body.model_name=resnet10t", "backbone.body.pretrained=false"]
     if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10
         overrides.append("algorithm=fedavg")
     if group == "dataset/augmentation":

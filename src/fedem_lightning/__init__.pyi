@@ -55,8 +55,6 @@ from .backbones import (
     Pretrained,
     ReferenceCNN,
     ResNet18,
-    TimmModel,
-    Transformer,
 )
 from .client_optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
 from .compression import Compression, EightBit, TopK
@@ -79,6 +77,7 @@ from .engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from .errors import UserError
 from .faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
 from .models.client_model import ClientModel, ClientModels
+from .models.embedded import embedded
 from .network import DeviceNetwork, Network, ShiftedExponentialNetwork
 from .run.python_runs import save_run
 from .serving.model_files import load, load_clients
@@ -183,15 +182,14 @@ __all__ = [
     "SyntheticMixture",
     "TableDataModule",
     "TextDataModule",
-    "TimmModel",
     "TopK",
     "Topology",
     "TorchDataModule",
-    "Transformer",
     "TrimmedMean",
     "UserCentric",
     "UserError",
     "VmapEngine",
+    "embedded",
     "load",
     "load_clients",
     "save_run",

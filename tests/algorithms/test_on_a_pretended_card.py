@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch import nn
 
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, LeNet5, VmapEngine
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, LeNet5
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.models.tensors import activation_bytes
 from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import ROWS, Row
 from helpers.every_method import A_FEW
@@ -139,22 +137,3 @@ def test_a_card_trains_the_components_of_a_convolution_together() -> None:
         for name, tensor in state_of(expected).items():
             torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-12)
     assert found[3] < 1.5 * found[1]
-
-
-def test_blocks_count_the_activations_on_a_card() -> None:
-    """Of all layers, here 2 x 26 x 26 numbers three times and 3 once; of two models, forward and backward."""
-    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 26 * 26, 3))
-    each = 4 * (3 * 2 * 26 * 26 + 3)
-    assert activation_bytes(network, torch.zeros(1, 1, 28, 28)) == each
-    x, y = np.zeros((40, 1, 28, 28), dtype=np.float32), np.arange(40) % 2
-    data = FederatedDataModule.from_arrays(x, y, np.arange(40) % 20, task="classification", fractions=ALL_TRAIN)
-    model = FedEM(network, 20, 2, engine=VmapEngine(memory_gb=1e-3), initialization="shared", batch_size=2)
-    learner = 4 * 2 * sum(p.numel() * 4 for p in network.parameters())  # four copies of two models
-    clients = torch.arange(20)
-    on_cpu = int(1e6 / (learner + 2 * 4 * 4 * 28 * 28))
-    assert len(next(model.local.blocks(data.federation, clients)).clients) == min(20, on_cpu)
-    with card():
-        there = data.federation.to(DEVICE)
-        model.to(DEVICE)
-        size = len(next(model.local.blocks(there, clients.to(DEVICE))).clients)
-    assert size == int(1e6 / (learner + 2 * (4 * 4 * 28 * 28 + 2 * 2 * each)))

@@ -1,4 +1,4 @@
-"""Pretrained bodies: what trains and is sent, where components start, features that are computed once, engines."""
+"""Pretrained bodies: what trains and is sent, where components start, data of features, engines, files."""
 
 import functools
 from pathlib import Path
@@ -10,26 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning import (
-    DFedEM,
-    Ditto,
     FedAvg,
     FedEM,
-    FedGMM,
-    HypCluster,
+    FederatedDataModule,
     LoRA,
     Pretrained,
-    TimmModel,
-    Transformer,
     UserError,
+    embedded,
     load_clients,
 )
+from fedem_lightning.backbones.pretrained import hugging_face
 from fedem_lightning.engine import VmapEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.export import main as export
-from fedem_lightning.models import cached_features
-from fedem_lightning.models.cached_features import CachedFeatures, with_features
 from fedem_lightning.models.components import make_components, model_state
 from fedem_lightning.models.tensors import called, trained_parameters
+from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.remaking import make
 from fedem_lightning.run.resuming import check_checkpoint
 from helpers.encoders import CONFIG, minilm, tiny_texts
 from helpers.federations import make_trainer
@@ -39,14 +36,15 @@ pytest.importorskip("peft")
 
 
 def encoder(**options: Any) -> Any:
-    return Transformer(3, config=CONFIG, **options)
+    return Pretrained(hugging_face(CONFIG), 3, **options)
 
 
 def run(kind: Any = FedEM, rounds: int = 2, data: Any = None, network: Any = None, **options: Any) -> Any:
     """A trained and tested model."""
     data = data or tiny_texts()
     torch.manual_seed(0)
-    model = kind(network or encoder, n_clients=4, **{"n_components": 3, "batch_size": 8, "engine": "loop", **options})
+    of_fedem = {"n_components": 3, "initialization": "shared"} if kind is FedEM else {}
+    model = kind(network or encoder, n_clients=4, **{"batch_size": 8, "engine": "loop", **of_fedem, **options})
     trainer = make_trainer(rounds)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
@@ -96,15 +94,6 @@ def test_a_head_that_the_user_has_trained_is_kept() -> None:
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-@pytest.mark.parametrize(
-    ("trains", "line"),
-    [("head", "their heads\n"), ("adapters", "their heads and the matrices A of their adapters\n")],
-)
-def test_the_run_says_how_components_start(trains: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(rounds=1, network=functools.partial(encoder, trains=trains))
-    assert f"components start at the same pretrained body; they differ in {line}" in capsys.readouterr().out
-
-
 def test_lora_chooses_layers() -> None:
     network = encoder(trains="adapters", adapters=LoRA(rank=2, targets=["query"]))
     names = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name in trained_parameters(network) if "lora" in name}
@@ -123,7 +112,7 @@ def test_lora_chooses_layers() -> None:
 
 def test_lora_equals_its_equation() -> None:
     """W x + (alpha / r) B A x, written out."""
-    network = Pretrained(nn.Sequential(nn.Linear(4, 3)), 3, 2, trains="adapters", adapters=LoRA(rank=2, alpha=6.0))
+    network = Pretrained(nn.Sequential(nn.Linear(4, 3)), 2, 3, trains="adapters", adapters=LoRA(rank=2, alpha=6.0))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.randn(parameter.shape))
@@ -137,7 +126,7 @@ def test_lora_equals_its_equation() -> None:
 
 def test_convolutions_have_adapters() -> None:
     body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-    network = Pretrained(body, 4, 2, trains="adapters", adapters=LoRA(rank=2))
+    network = Pretrained(body, 2, 4, trains="adapters", adapters=LoRA(rank=2))
     assert {name.split(".")[2] for name in trained_parameters(network) if "lora" in name} == {"lora_A", "lora_B"}
     before = body[1].running_mean.clone()  # type: ignore[operator]
     assert network.train()(torch.rand(3, 1, 6, 6)).shape == (3, 2)
@@ -156,7 +145,7 @@ class Sequence(nn.Module):
 
 @pytest.mark.parametrize(("pooling", "expected"), [("mean", [2.0, 4.0]), ("first", [1.0, 4.0])])
 def test_pooling(pooling: Any, expected: list[float]) -> None:
-    network = Pretrained(Sequence(), 1, 2, pooling=pooling)
+    network = Pretrained(Sequence(), 2, 1, pooling=pooling)
     ids, mask = torch.tensor([[1, 3, 9], [4, 9, 9]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
     assert network.features(input_ids=ids, attention_mask=mask).flatten().tolist() == expected
 
@@ -167,23 +156,57 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(called(network, longer), called(network, sample))
 
 
-# --- features that are computed once ----------------------------------------------------------------------------------
+# --- data of features -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [FedEM, FedAvg, HypCluster, DFedEM, Ditto])
-def test_cached_features_change_nothing(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    options: dict[str, Any] = {} if kind in (FedAvg, Ditto) else {"n_components": 2}
-    found = []
-    for cache in (True, False):
+@pytest.mark.parametrize("kind", [FedEM, FedAvg])
+def test_heads_on_features_are_what_the_whole_network_trains(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    network = encoder().double()
+    whole, heads = (run(kind, data=d, network=network) for d in (tiny_texts(), embedded(tiny_texts(), network)))
+    said = "the frozen body has computed the features of 120 samples once, 16 numbers each"
+    assert capsys.readouterr().out.count(said) == 1
+    np.testing.assert_allclose(losses(heads), losses(whole), rtol=1e-9)
+    assert heads.federation_digest == whole.federation_digest
+    x = {name: part[:6].numpy() for name, part in tiny_texts().federation.samples.x.items()}  # type: ignore[attr-defined]
+    np.testing.assert_allclose(heads.client("1").predict(x), whole.client("1").predict(x), rtol=1e-6)
+
+
+def images(**options: Any) -> FederatedDataModule:
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
+    y = (pixels.reshape(40, -1).mean(axis=1) > 127).astype(int)
+    return FederatedDataModule.from_arrays(pixels, y, np.arange(40) % 4, **options)
+
+
+class Tokens(nn.Module):
+    """Features [B, 8, 8] of an image: its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x.squeeze(1)
+
+
+def test_bodies_with_equal_tensors_and_another_pooling_are_two() -> None:
+    """A cache by the body's tensors gave the second network the features of the first."""
+    data, found = images(), {}
+    for pooling in ("mean", "first"):
         torch.manual_seed(0)
-        model = kind(functools.partial(encoder, cache=cache), n_clients=4, batch_size=8, engine="loop", **options)
-        data, trainer = tiny_texts(), make_trainer(2)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
-        found.append(losses(model))
-        said = "the frozen body has computed the features of 120 samples once, 16 numbers each"
-        assert (said in capsys.readouterr().out) == cache
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+        network: Any = Pretrained(Tokens(), 2, 8, pooling=pooling)  # type: ignore[arg-type]
+        found[pooling] = losses(run(FedAvg, data=embedded(data, network), network=network))
+        np.testing.assert_allclose(found[pooling], losses(run(FedAvg, data=data, network=network)), rtol=1e-5)
+    assert not np.allclose(found["mean"], found["first"], rtol=1e-3)
+    with pytest.raises(UserError, match="the data have the features of a frozen body, and this network has another"):
+        run(FedAvg, data=embedded(data, Pretrained(Tokens(), 2, 8)), network=network)
+
+
+def test_a_frozen_body_has_no_dropout() -> None:
+    """Also where components have dropout layers of this package in place of torch's."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.9))
+    component: Any = make_components(Pretrained(body.eval(), 2, 8), 1, seed=0)[0]
+    x = torch.rand(3, 1, 8, 8)
+    torch.testing.assert_close(component.train().features(x), body(x))
 
 
 def test_the_body_runs_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,100 +218,72 @@ def test_the_body_runs_once_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
         return features(self, **x)
 
     monkeypatch.setattr(Pretrained, "features", counted)
-    model = run(rounds=3)
-    assert sum(rows) <= 120 + 3 * 2 * 2  # two samples of each check before a round or a score
-    assert model.local.engine.name == "loop"
-    assert list(model.local.network.state_dict()) == ["head.weight", "head.bias"]
-
-
-def test_algorithms_with_one_body_share_its_features(capsys: pytest.CaptureFixture[str]) -> None:
     data, network = tiny_texts(), encoder()
-    models = [FedAvg(network, 4) for _ in range(2)]
-    for model in models:
-        make_trainer(1).fit(model, data)
-    assert models[0]._features[1] is models[1]._features[1]  # type: ignore[index]
-    other = FedAvg(encoder(), 4)
-    make_trainer(1).fit(other, data)
-    assert other._features[1] is not models[0]._features[1]  # type: ignore[index]
-    assert capsys.readouterr().out.count("the frozen body has computed") == 2
+    model: Any = run(data=embedded(data, network), network=network)
+    assert sum(rows) <= 120 + 3 * 2 * 2  # two samples of each check before a round or a score
+    rows.clear()
+    samples: Any = data.federation.samples
+    model.client("1").predict({name: part[:6].numpy() for name, part in samples.x.items()})
+    assert rows == [6]  # for all three components
 
 
-def test_equal_samples_are_seen_once_and_large_features_lie_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = tiny_texts().federation
-    samples: Any = federation.samples
+def test_equal_samples_are_seen_once() -> None:
+    data, network = tiny_texts(), encoder()
+    samples: Any = data.federation.samples
     for part in samples.parts.values():
         part.x[60:] = part.x[:60]
     samples.length[60:] = samples.length[:60]
-    network = encoder()
-    in_memory: Any = with_features(federation, network).samples
-    assert (in_memory.rows.shape, in_memory.rows.is_shared()) == ((60, 16), False)
-    monkeypatch.setattr(cached_features, "IN_MEMORY", 100)
-    in_file: Any = with_features(federation, network).samples
+    made: Any = embedded(data, network).federation.samples
     index = torch.arange(120)
-    for made in (in_memory, in_file, in_file.to("cpu")):
-        torch.testing.assert_close(
-            made.features(index, torch.float32)["features"], network.features(**samples.features(index, torch.float32))
-        )
-    assert in_file.fingerprint()[0] is samples.y
+    with torch.no_grad():
+        expected = network.features(**samples.features(index, torch.float32))
+    torch.testing.assert_close(made.features(index, torch.float32)["features"], expected)
 
 
-def test_where_features_are_not_cached() -> None:
-    images = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
-    from fedem_lightning import FederatedDataModule
-
-    data = FederatedDataModule.from_arrays(images, np.arange(40) % 2, np.arange(40) % 4)
-    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
-
-    def network() -> nn.Module:
-        return Pretrained(body, 4, 2)
-
-    cached = FedAvg(network, n_clients=4)
-    make_trainer(1).fit(cached, data)
-    assert isinstance(cached._features[1].samples, CachedFeatures)  # type: ignore[index]
-    for made in (FedGMM(network, n_clients=4, n_components=2), FedAvg(lambda: Pretrained(body, 4, 2, cache=False), 4)):
-        make_trainer(1).fit(made, data)
-        assert made._features is None
-    data.federation.augmentation = lambda x, keys: x
-    augmented = FedAvg(network, n_clients=4)
-    make_trainer(1).fit(augmented, data)
-    assert augmented._features is None
+def test_what_has_no_features_is_one_line() -> None:
+    augmented = images()
+    augmented.federation.augmentation = lambda x, keys: x
+    head, all_of_it = Pretrained(Tokens(), 2, 8), Pretrained(Tokens(), 2, 8, trains="all")
+    for data, network, line in (
+        (augmented, head, "dataset.augmentation: the features of a frozen body are computed once"),
+        (images(), all_of_it, "body: expected a Pretrained network with trains=head"),
+        (embedded(images(), head), head, "data: expected samples that lie in memory, and are no features yet"),
+    ):
+        with pytest.raises(UserError, match=line):
+            embedded(data, network)
+    with pytest.raises(UserError, match="width: expected the number of the body's features"):
+        Pretrained(Tokens(), 2)
 
 
-def test_a_new_client_and_a_checkpoint_with_cached_features(tmp_path: Path) -> None:
-    data = tiny_texts()
-    model = FedEM(encoder, n_clients=4, n_components=2, engine="loop")
-    trainer = make_trainer(2, "32-true")
-    trainer.fit(model, data)
-    trainer.save_checkpoint(tmp_path / "a.ckpt")
-    again = FedEM.load_from_checkpoint(tmp_path / "a.ckpt", backbone=encoder)
-    samples: Any = data.federation.samples
-    x = {name: part[:6].numpy() for name, part in samples.x.items()}
-    np.testing.assert_array_equal(model.client("1").predict(x), again.client("1").predict(x))
-    assert model.schema is not None
-    assert model.schema.in_shape == {"input_ids": (12,), "attention_mask": (12,)}
-    np.testing.assert_allclose(
-        model.personalize(x, samples.y[:6]).predict(x), again.personalize(x, samples.y[:6]).predict(x)
-    )
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_needs_no_other_file(tmp_path: Path) -> None:
-    transformers.AutoModel.from_config(transformers.BertConfig(**{**CONFIG, "model_type": "bert"})).save_pretrained(
-        tmp_path / "bert"
-    )
-    network = functools.partial(Transformer, 3, path=str(tmp_path / "bert"), trains="adapters")
-    model = FedAvg(network(), n_clients=4)
+@pytest.mark.parametrize("trains", ["head", "adapters"])
+def test_a_checkpoint_needs_no_other_file(trains: Any, tmp_path: Path) -> None:
+    """The body's folder may be gone; a client's model takes texts, from the run and from its own file."""
+    config = transformers.BertConfig(**{k: v for k, v in CONFIG.items() if k != "model_type"})
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "bert")
+    body = functools.partial(transformers.AutoModel.from_pretrained, str(tmp_path / "bert"))
+    network, data = Pretrained(body, 3, trains=trains), tiny_texts()
+    model = FedEM(network, n_clients=4, n_components=2, initialization="shared")
     trainer = make_trainer(1, "32-true")
-    trainer.fit(model, tiny_texts())
+    trainer.fit(model, embedded(data, network) if trains == "head" else data)
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     for file in (tmp_path / "bert").iterdir():
         file.unlink()
-    again: Any = FedAvg.load_from_checkpoint(tmp_path / "a.ckpt")
+    again: Any = FedEM.load_from_checkpoint(tmp_path / "a.ckpt")
     for name, tensor in model.components.state_dict().items():
         assert torch.equal(tensor, again.components.state_dict()[name]), name
-    check_checkpoint(tmp_path / "a.ckpt", again, tiny_texts().federation)  # as `evaluate` does
+    check_checkpoint(tmp_path / "a.ckpt", again, data.federation)  # as `evaluate` does
     out = str(tmp_path / "0.safetensors")
     export([str(tmp_path / "a.ckpt"), "--client", "0", "--format", "safetensors", "--out", out])
-    assert load_clients(tmp_path / "0.safetensors").names == ("0",)
+    samples: Any = data.federation.samples
+    x = {name: part[:6].numpy() for name, part in samples.x.items()}
+    expected = model.client("0").predict(x)
+    for served in (again.client("0"), load_clients(tmp_path / "0.safetensors").model("0")):
+        np.testing.assert_array_equal(served.predict(x), expected)
+    new = (one.personalize(x, samples.y[:6]).predict(x) for one in (model, again))
+    np.testing.assert_allclose(*new)
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -298,7 +293,7 @@ def test_a_checkpoint_needs_no_other_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trains", ["adapters", *(pytest.param(t, marks=pytest.mark.slow) for t in ("head", "all"))])
 def test_stacked_vmap_and_loop_agree(trains: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """M = 3 encoders with adapters on four clients: one batched product for all learners, vmap, one after the other."""
-    network = functools.partial(encoder, trains=trains, cache=False)
+    network = functools.partial(encoder, trains=trains)
     loop = run(network=network)
     stacked = run(network=network, engine="vmap")
     assert stacked.local.engine.name == "vmap"
@@ -313,34 +308,33 @@ def test_stacked_vmap_and_loop_agree(trains: Any, monkeypatch: pytest.MonkeyPatc
 # --- networks of others -----------------------------------------------------------------------------------------------
 
 
-def test_timm() -> None:
-    pytest.importorskip("timm")
-    network: Any = TimmModel(5, "resnet10t", pretrained=False)
+def test_timm(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    create = functools.partial(timm.create_model, model_name="resnet10t", pretrained=True, num_classes=0)
+    recipe_ = {"_target_": "fedem_lightning.Pretrained", "n_outputs": 5, "body": recipe(create)}
+    network: Any = make(recipe_, key="backbone")  # a file downloads nothing
     assert network(torch.rand(2, 3, 32, 32)).shape == (2, 5)
     assert set(trained_parameters(network)) == {"head.weight", "head.bias"}
     assert not network.train().body.training
-    with pytest.raises(UserError, match=r"backbone.name: timm cannot make no_such_network"):
-        TimmModel(5, "no_such_network", pretrained=False)
+    earlier = make({"_target_": "fedem_lightning.TimmModel", "n_outputs": 5, "name": "resnet10t"})
+    assert earlier.state_dict().keys() == network.state_dict().keys()
+    with pytest.raises(UserError, match=r"^body: cannot be made \(Unknown model \(no_such_network\)\)"):
+        Pretrained(functools.partial(timm.create_model, "no_such_network"), 5)
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, "backbone.path: expected a model's folder, or its name on the Hub"),
-        ({"path": "no/such/folder/here"}, "backbone.path: no encoder in no/such/folder/here"),
-        ({"config": {"model_type": "no such type"}}, "backbone.path: no encoder in config"),
-    ],
-)
-def test_wrong_encoders(options: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match=line):
-        Transformer(3, **options)
+    with pytest.raises(UserError, match=r"body: cannot be made .*no/such/folder/here"):
+        Pretrained(functools.partial(transformers.AutoModel.from_pretrained, "no/such/folder/here"), 3)
+    with pytest.raises(UserError, match="body: the function returned 3, expected a network"):
+        Pretrained(lambda: 3, 3)  # type: ignore[arg-type, return-value]
 
 
 def test_all_minilm() -> None:
     """The real encoder: its features of a text are those of its own package, up to their length."""
     folder = minilm()
-    network: Any = Transformer(2, path=folder)
+    load = functools.partial(transformers.AutoModel.from_pretrained, folder, add_pooling_layer=False)
+    network: Any = Pretrained(load, 2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = ["Could you please have a look at this?", "No."]
     x = dict(tokenizer(texts, padding=True, return_tensors="pt"))
@@ -350,8 +344,7 @@ def test_all_minilm() -> None:
     hidden, mask = bert(**x).last_hidden_state, x["attention_mask"].unsqueeze(-1)
     torch.testing.assert_close(z, (hidden * mask).sum(dim=1) / mask.sum(dim=1), rtol=1e-4, atol=1e-5)
     whole = sum(p.numel() for p in network.parameters())
-    lora: Any = Transformer(
-        2, path=folder, trains="adapters", adapters=LoRA(8, targets=".*attention.*(query|key|value|dense)")
-    )
+    adapters = LoRA(8, targets=".*attention.*(query|key|value|dense)")
+    lora: Any = Pretrained(load, 2, trains="adapters", adapters=adapters)
     assert whole > 22_000_000
     assert sum(p.numel() for p in trained_parameters(lora).values()) < 0.02 * whole

@@ -51,9 +51,10 @@ def make_net(size=4):
     return Net(size)
 """
 RUN = {"path": "ran", "command": "mkdir ran", "args": ["mkdir ran"]}
-TIMM = {"_target_": "fedem_lightning.TimmModel", "n_outputs": 3}
+TIMM = {"_target_": "timm.models._factory.create_model", "_partial_": True, "num_classes": 0}
+PRETRAINED = {"_target_": "fedem_lightning.Pretrained", "n_outputs": 3}
 DPT = {"model_type": "dpt", "backbone": "facebook/dinov2-small", "is_hybrid": False}
-TRANSFORMER = {"_target_": "fedem_lightning.Transformer", "n_outputs": 3}
+ENCODER = {"_target_": "fedem_lightning.backbones.pretrained.hugging_face"}
 NETWORKS: dict[str, Any] = {
     "os.system": {"_target_": "os.system", **RUN},
     "a partial": {"_target_": "subprocess.run", "_partial_": True, **RUN},
@@ -75,10 +76,12 @@ NETWORKS: dict[str, Any] = {
     "an argument": {"_target_": "fedem_lightning.Linear", "in_shape": {"_target_": "os.system", **RUN}, "n_outputs": 3},
     "in a list": {"_target_": "fedem_lightning.Linear", "in_shape": [{"_target_": "os.system"}], "n_outputs": 3},
     "no text": {"_target_": ["os", "system"], **RUN},
-    "a hub's encoder": {**TRANSFORMER, "path": "someone/encoder"},
-    "a hub's part": {**TRANSFORMER, "config": DPT},
-    "a hub's code": {**TRANSFORMER, "config": {"model_type": "x", "auto_map": {"AutoModel": "a/b--m.N"}}},
-    "a hub's network": {**TIMM, "name": "hf-hub:someone/net"},
+    "a hub's encoder": {"_target_": "fedem_lightning.Transformer", "n_outputs": 3, "path": "someone/encoder"},
+    "a hub's encoder, by its own class": {**PRETRAINED, "body": {"_target_": "transformers.AutoModel.from_pretrained"}},
+    "a hub's part": {**PRETRAINED, "body": {**ENCODER, "config": DPT}},
+    "a hub's code": {**ENCODER, "config": {"model_type": "x", "auto_map": {"AutoModel": "a/b--m.N"}}},
+    "a hub's network": {**PRETRAINED, "body": {**TIMM, "model_name": "hf-hub:someone/net"}},
+    "a file of timm's": {**PRETRAINED, "body": {**TIMM, "model_name": "x", "checkpoint_path": "/dev/stdin"}},
     "a file of devices": {"_target_": "fedem_lightning.DeviceNetwork", "path": "/dev/stdin"},
 }
 """What a file names as its network."""
@@ -177,12 +180,11 @@ def test_pretrained_weights_are_not_downloaded() -> None:
     pytest.importorskip("timm")
     for made_of in (
         {"_target_": "fedem_lightning.ResNet18", "n_outputs": 3, "pretrained": True},
-        {**TIMM, "name": "resnet10t"},
-        {**TIMM, "name": "resnet10t", "pretrained": True, "_partial_": True},
+        {"_target_": "fedem_lightning.TimmModel", "n_outputs": 3, "name": "resnet10t"},  # of an earlier version
+        {**PRETRAINED, "body": {**TIMM, "model_name": "resnet10t", "pretrained": True}},
     ):
         with nothing_runs():
-            made = make(made_of, key="backbone")
-        assert isinstance(made, torch.nn.Module) or made.keywords["pretrained"] is False
+            assert isinstance(make(made_of, key="backbone"), torch.nn.Module)
 
 
 @pytest.mark.parametrize("target", ["os.system", "fedem_lightning.run.x.os.system", "canary.Net"])

@@ -38,7 +38,6 @@ class Adaptation(Recorded, ABC):
 
     released: tuple[str, ...] | None = None  # what clients learn of others' data by it; None: it does not say
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
-    reads_samples = False  # whether it puts other samples beside those of the federation
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
     def __init__(self, epochs: Count, client_optimizer: AnyClientOptimizer | None) -> None:

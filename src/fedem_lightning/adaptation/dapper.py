@@ -67,7 +67,6 @@ class Dapper(Adaptation):
         self.ratio, self.source, self.proxy, self.selection = ratio, source, proxy, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
         self._public: Arrays | None = None
-        self.reads_samples = source != "pool"
         self.released = ("other clients' training samples",) * (source == "pool")
 
     def prepare(self, federation: Federation) -> None:

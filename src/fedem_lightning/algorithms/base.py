@@ -17,7 +17,6 @@ from fedem_lightning.aggregation import Aggregation, Means, Models, Sent, make_a
 from fedem_lightning.algorithms import checkpoints, fitting, scoring
 from fedem_lightning.algorithms.checks import check_is_federation
 from fedem_lightning.algorithms.facts import Facts, check_class
-from fedem_lightning.algorithms.frozen_body import with_cached_features
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
 from fedem_lightning.algorithms.trained import TrainedModel
@@ -255,7 +254,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.label_scores: dict[str, Any] | None = None  # and of the labels of a multi-label task
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
         self._prepared: Federation | None = None
-        self._features: tuple[Federation, Federation] | None = None  # the data, and the same with features as samples
         self._trained: TrainedModel | None = None  # until the next round
 
     @classmethod
@@ -375,7 +373,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        batch = with_cached_features(self, batch)
         fitting.begin_fit(self, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
             if self.statistics.rounds == 0:
@@ -395,11 +392,11 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
-        scoring.validate(self, with_cached_features(self, batch))
+        scoring.validate(self, batch)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
-        scoring.test(self, with_cached_features(self, batch))
+        scoring.test(self, batch)
 
     def on_predict_batch_start(self, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
@@ -407,7 +404,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def predict_step(self, batch: Federation, batch_idx: int) -> scoring.ClientPredictions:
         """Predictions for the test samples of the scored clients, of this process's share if there are several."""
-        return scoring.predict(self, with_cached_features(self, batch))
+        return scoring.predict(self, batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the statistics and the diagnostics."""

@@ -60,7 +60,7 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.statistics.count_on(checkpoint["statistics"])
     algorithm.federation_digest = checkpoint["federation"]
     algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none
-    algorithm._trained, algorithm._features = None, None
+    algorithm._trained = None
     algorithm.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
     algorithm.local.engine_gave_up = checkpoint.get("engine_gave_up", False)
     algorithm.deployed_before = checkpoint.get("deployed", False)

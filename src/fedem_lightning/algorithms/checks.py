@@ -14,6 +14,7 @@ from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import model_state
+from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
@@ -170,6 +171,7 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         raise UserError(said) from error
     finally:
         backbone.train(was_training)
+    check_body(backbone, federation.samples, index)
     require(fits, f"backbone: {kind} needs {task.n_outputs} outputs for a sample, the backbone gives {given}")
     return outputs
 

@@ -60,9 +60,6 @@ class Facts:
     mixes: bool = False
     """Whether clients have mixture weights of the components, `pi` [T, M]."""
 
-    reads_inputs: bool = False
-    """Whether the method computes with the inputs themselves, beside what networks make of them (FedGMM's density)."""
-
     score_columns: tuple[str, ...] = ()
     """Names of the columns of the clients' table that `scored_models` brings."""
 

@@ -59,7 +59,6 @@ class FedGMM(FederatedAlgorithm):
         released=("training samples, at which its Gaussians start, and moments of inputs",),
         needs_one_machine="starts its Gaussians at training samples",
         mixes=True,
-        reads_inputs=True,
         with_adaptive="a component's steps no longer shrink with the client's mixture weight for it",
     )
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1

@@ -9,7 +9,6 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
 from fedem_lightning.algorithms.facts import known_pi
-from fedem_lightning.algorithms.frozen_body import say_how_components_start, train_heads
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -47,7 +46,6 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             "client_optimizer=ClientSGD(lr=...) sets another"
         )
-    say_how_components_start(algorithm)
     if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
         rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 
@@ -60,7 +58,6 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
     """
     check_capabilities(algorithm, federation)
-    train_heads(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)

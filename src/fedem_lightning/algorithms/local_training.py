@@ -15,7 +15,7 @@ from fedem_lightning.history import RoundObserver, Statistics
 from fedem_lightning.local_solver import GradientStep, Learner, LocalStep, shuffled_batches
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.models.tensors import activation_bytes, trained_parameters
+from fedem_lightning.models.tensors import trained_parameters
 
 
 class LocalTraining:
@@ -53,7 +53,6 @@ class LocalTraining:
         self.optimizer, self.epochs, self.steps, self.batch_size = optimizer, epochs, steps, batch_size
         self.engine_choice, self.statistics = engine, statistics
         self._engine: Engine | None = None
-        self._activation_bytes: int | None = None  # of a sample, once a block is cut on a GPU
         self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
         self.momentum = self.momentum_store()
         self.observer = RoundObserver()
@@ -64,14 +63,6 @@ class LocalTraining:
     def engine(self) -> Engine:
         """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
         return self._engine or self.resolve_engine(next(self.network.parameters()).device)
-
-    def use(self, network: nn.Module) -> None:
-        """Trains this network from now on; it has the same tensors that train, by the same names."""
-        if type(network) is not type(self.network):
-            self.network, again = network, self._engine is not None
-            self._engine = self._activation_bytes = None
-            if again:
-                self.resolve_engine(next(network.parameters()).device)
 
     def resolve_engine(self, device: torch.device) -> Engine:
         """The engine that will run on `device`."""
@@ -89,11 +80,7 @@ class LocalTraining:
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
         learner_bytes = round(self.n_models * model_bytes(self.network) * self.optimizer.size)
-        if self._activation_bytes is None and federation.device.type != "cpu":  # a CPU's memory is no limit here
-            first = torch.zeros(1, dtype=torch.int64, device=federation.device)
-            x = federation.samples.features(first, next(self.network.parameters()).dtype)
-            self._activation_bytes = 2 * self.n_models * activation_bytes(self.network, x)  # forward and backward
-        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size, self._activation_bytes or 0)
+        return self.engine.blocks(federation, clients, learner_bytes, self.batch_size)
 
     def zeros(self) -> Models:
         """A zero for every parameter that a client trains, [M, ...]."""

@@ -85,7 +85,6 @@ class MOCHA(FederatedAlgorithm):
         uses_server_optimizer=False,
         uses_client_optimizer=False,
         sends_updates=False,
-        reads_inputs=True,
     )
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round

@@ -37,7 +37,7 @@ def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) ->
         flatten({k: v for k, v in (defaults | r).items() if k not in NOT_TRAINED}) for r in (without_gone(before), now)
     )
     for key in sorted(a.keys() | b.keys()):
-        remade = key == "backbone.pretrained" or (key == "backbone.path" and b.get(key) is None)  # from a file
+        remade = key in ("backbone.pretrained", "backbone.body.pretrained")  # from a file, which has the weights
         if a.get(key) != b.get(key) and not remade:
             name = key if key.split(".")[0] in _GROUPS else f"algorithm.{key}"
             return f"{name} was {a.get(key)}, now it is {b.get(key)}"

@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.frozen_body import train_heads, with_cached_features
 from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.samples import n_rows
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import models_scored
-from fedem_lightning.models.cached_features import samples_in_form
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
-from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels, joined
 from fedem_lightning.settings.check import check_arguments
 
@@ -83,8 +81,7 @@ class TrainedModel:
         A client that trained keeps its state; its samples only tune the model, if there is an adaptation.
 
         Args:
-            x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...]; or
-                the features of a frozen body, see `ClientModel.features`.
+            x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...].
             y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0.
             name: the client's name.
 
@@ -94,7 +91,10 @@ class TrainedModel:
         """
         check_arguments("", TrainedModel.personalize, {"name": name})
         require(y is not None, "y: expected the labels of the samples, got None")
-        samples: Any = samples_in_form(self.schema, users_network(self.algorithm.components[0]), x, y)
+        x, labels = self.schema.x_of(x), self.schema.labels(y)
+        n = n_rows(x)
+        require(len(labels) == n, f"y: expected {n} labels, one for each sample, got {len(labels)}")
+        samples: Any = self.schema.samples_of(x, labels)
         everything = np.zeros(len(samples.y), dtype=np.int64)
         models = self.personalize_many(samples, everything, everything, (str(name),))
         return models.model(str(name))
@@ -143,8 +143,6 @@ class TrainedModel:
 @torch.no_grad()
 def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> PersonalModels:
     """The models that clients have after they are personalised, and adapt."""
-    federation = with_cached_features(algorithm, federation, quiet=True)
-    train_heads(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)

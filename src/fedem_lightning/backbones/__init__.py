@@ -2,7 +2,6 @@
 
 from fedem_lightning.backbones.convolutional import CNN, LeNet5, MobileNetV2, ReferenceCNN, ResNet18
 from fedem_lightning.backbones.dense import MLP, Categorical, Linear
-from fedem_lightning.backbones.encoders import TimmModel, Transformer
 from fedem_lightning.backbones.layers import Dropout
 from fedem_lightning.backbones.lstm import LSTM, CharLSTM
 from fedem_lightning.backbones.pretrained import LoRA, Pretrained
@@ -21,6 +20,4 @@ __all__ = [
     "Pretrained",
     "ReferenceCNN",
     "ResNet18",
-    "TimmModel",
-    "Transformer",
 ]

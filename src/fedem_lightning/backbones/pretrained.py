@@ -6,21 +6,22 @@ or trains as a whole. Only what trains is copied for every component, kept by cl
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal, Self
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
-from fedem_lightning.errors import UserError, imported, require
-from fedem_lightning.records.recipes import Recorded, import_path, recipe, recorded
-from fedem_lightning.settings.check import Checked
+from fedem_lightning.errors import UserError, imported, one_line, require
+from fedem_lightning.records.recipes import Recorded, import_path, recipe, recorded, remember
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, Rank
 
 Trains = Literal["head", "adapters", "all"]
 Pooling = Literal["mean", "first"]
+Body = nn.Module | Callable[[], nn.Module]
 
 
 class LoRA(Recorded):
@@ -111,44 +112,56 @@ def has_adapters(network: nn.Module) -> bool:
     return getattr(network, "made_by", None) == import_path(adapted)
 
 
-class Pretrained(Checked, nn.Module):
+class Pretrained(Recorded, nn.Module):
     """A pretrained body, and a new linear head on its features.
 
     A body of which nothing trains runs as in evaluation, without dropout, also in training. Its features depend on the
-    sample alone, so a run computes them once (`CachedFeatures`).
+    sample alone: `embedded` computes them once, and the network takes them in place of samples.
 
     Args:
-        body: its outputs are features [B, d], or [B, L, d] of a sequence, which are pooled, or [B, d, h, w] of an
-            image, of which the mean is taken. Of several outputs the first counts.
-        width: d.
+        body: a network, or a function that makes one. Its outputs are features [B, d], or [B, L, d] of a sequence,
+            which are pooled, or [B, d, h, w] of an image, of which the mean is taken. Of several outputs the first
+            counts. An encoder of Hugging Face takes dictionaries: `input_ids` and `attention_mask` [n, L].
         n_outputs: number of outputs.
+        width: d; None: what a network of timm or Hugging Face says.
         trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
         adapters: of trains="adapters": a `LoRA`, or its rank; None: `LoRA()`.
         pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
-        cache: whether the features of a frozen body are computed once.
+
+    Raises:
+        UserError: the body cannot be made, does not say its width, or has no layers for adapters.
 
     """
 
     def __init__(
         self,
-        body: nn.Module,
-        width: PositiveInt,
+        body: Body,
         n_outputs: PositiveInt,
+        width: PositiveInt | None = None,
         trains: Trains = "head",
         adapters: Adapters = None,
         pooling: Pooling = "mean",
-        cache: bool = True,
     ) -> None:
         super().__init__()
-        require(
-            adapters is None or trains == "adapters", f"adapters: they go with trains=adapters, got trains={trains}"
-        )
-        self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(width, n_outputs)
+        fits = adapters is None or trains == "adapters"
+        require(fits, f"adapters: they go with trains=adapters, got trains={trains}")
+        body = body if isinstance(body, nn.Module) else _made(body)
+        config: Any = getattr(body, "config", None)
+        self.adds_mask = False  # whether the body gets its mask as numbers that attention adds
+        if hasattr(config, "to_dict"):  # of Hugging Face: a file has the configuration, and needs no folder
+            pooler = getattr(body, "pooler", None) is not None
+            made_with = {"config": config.to_dict(), "pooler": pooler}
+            self.made_with["body"] = remember(body.float(), import_path(hugging_face), made_with)
+            self.adds_mask = _takes_added_mask(body)
+        found = [getattr(one, n, None) for one, n in ((body, "num_features"), (config, "hidden_size"), (config, "dim"))]
+        d = width or next((n for n in found if isinstance(n, int)), None)
+        require(d is not None, "width: expected the number of the body's features, which it does not say")
+        self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(d or 0, n_outputs)
         if trains == "adapters":
             LoRA.of(adapters or LoRA()).into(body)
-        self.pooling, self.cache, self.frozen_body = pooling, cache, trains == "head"
-        self.adds_mask = False  # whether the body gets its mask as numbers that attention adds, see `Transformer`
+        self.pooling, self.frozen_body = pooling, trains == "head"
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")  # Lightning's; it is meant so
 
     def train(self, mode: bool = True) -> Self:
         """Frozen parts stay in eval mode: no dropout, and no new statistics."""
@@ -168,7 +181,7 @@ class Pretrained(Checked, nn.Module):
         """The features of samples, [B, d]."""
         mask = named.get("attention_mask")
         if self.adds_mask and mask is not None:
-            named["attention_mask"] = added_to_attention(mask, next(self.body.parameters()).dtype)
+            named["attention_mask"] = _added_to_attention(mask, next(self.body.parameters()).dtype)
         z = self.body(*args, **named)
         if not isinstance(z, Tensor):
             z = next(iter(z.values())) if isinstance(z, Mapping) else z[0]
@@ -187,10 +200,6 @@ class Pretrained(Checked, nn.Module):
         """Outputs [B, n_outputs], from what the body takes or from its features [B, d]."""
         return self.head(self.features(*args, **named) if features is None else features)
 
-    def head_on_features(self) -> nn.Module:
-        """The same head, not a copy, as a network whose samples are features."""
-        return _HeadOnFeatures(self.head)
-
     def redrawn(self) -> Self:
         """A copy with the same frozen tensors, a new head and new A; the same values if the head has been changed."""
         frozen = {id(p): p for p in self.parameters() if not p.requires_grad}
@@ -203,16 +212,52 @@ class Pretrained(Checked, nn.Module):
         return new
 
 
-class _HeadOnFeatures(nn.Module):
-    def __init__(self, head: nn.Linear) -> None:
-        super().__init__()
-        self.head = head
+def _made(body: Callable[[], nn.Module]) -> nn.Module:
+    """The body of a function; UserError if it makes none."""
+    try:
+        made = body()
+    except Exception as error:  # unknown names, no weights, no network: each library in its own way
+        raise UserError(f"body: cannot be made ({one_line(error):.200})") from error
+    require(isinstance(made, nn.Module), f"body: the function returned {made!r:.50}, expected a network")
+    return made
 
-    def forward(self, features: Tensor) -> Tensor:
-        return self.head(features)
+
+@recorded
+def hugging_face(config: Mapping[str, Any], pooler: bool = False) -> nn.Module:
+    """An encoder of Hugging Face with drawn weights, as files name it.
+
+    Args:
+        config: its configuration, as in its config.json.
+        pooler: whether it has the layer for another task that some encoders have at their end.
+
+    """
+    transformers, known = imported("transformers", "hf", "backbone"), dict(config)
+    kind = transformers.AutoConfig.for_model(known.pop("model_type", ""), **known)
+    if not pooler:
+        try:
+            return transformers.AutoModel.from_config(kind, add_pooling_layer=False)
+        except TypeError:  # this kind has no such layer
+            pass
+    return transformers.AutoModel.from_config(kind)
 
 
-def added_to_attention(mask: Tensor, dtype: torch.dtype) -> Tensor:
+@torch.no_grad()
+def _takes_added_mask(body: nn.Module) -> bool:
+    """Whether an encoder takes such a mask. A mask [B, L] it would look at, which `torch.func.vmap` forbids."""
+    mask = torch.tensor([[1, 1, 0]])
+    sample, was_training = {"input_ids": torch.zeros_like(mask)}, body.training
+    try:
+        plain, added = (
+            body.eval()(**sample, attention_mask=m)[0] for m in (mask, _added_to_attention(mask, torch.float32))
+        )
+        return bool(torch.allclose(plain[:, :2], added[:, :2], atol=1e-5))
+    except Exception:  # other inputs, or no such mask: each encoder says it in its own way
+        return False
+    finally:
+        body.train(was_training)
+
+
+def _added_to_attention(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask [B, L] as numbers that attention adds: 0, and the lowest one for padding; [B, 1, 1, L]."""
     lowest = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, lowest)[:, None, None]

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedem_lightning.backbones.lstm import LSTM
+from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
@@ -45,6 +46,8 @@ class AutoEngine(Recorded):
       `vmap`.
     - Otherwise: `vmap`.
 
+    Of a network with a frozen body the head alone counts: it runs on features that are computed once.
+
     Args:
         block_size, memory_gb: options of the selected engine, see `Engine`.
 
@@ -57,12 +60,14 @@ class AutoEngine(Recorded):
 
     def resolve(self, backbone: nn.Module, device: torch.device) -> Engine:
         """The engine for this backbone on this device."""
-        unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in backbone.modules())
-        convolutional = any(isinstance(layer, _ConvNd) for layer in backbone.modules())
         network = backbone.network if isinstance(backbone, MixtureNetwork) else backbone  # one component of several
+        if isinstance(network, Pretrained) and network.frozen_body:
+            network = network.head
+        unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in network.modules())
+        convolutional = any(isinstance(layer, _ConvNd) for layer in network.modules())
         large = sum(p.numel() for p in network.parameters()) > STACKED_LIMIT_CPU
         on_cpu = device.type == "cpu"
-        recurrent = any(isinstance(layer, LSTM) for layer in backbone.modules())  # many small products at any size
+        recurrent = any(isinstance(layer, LSTM) for layer in network.modules())  # many small products at any size
         reasons = {
             "its recurrent layers cannot be stacked": unstackable,
             "convolutions on a CPU": on_cpu and convolutional,

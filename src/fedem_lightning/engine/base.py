@@ -25,8 +25,8 @@ class Engine(Recorded, ABC):
 
     Args:
         block_size: number of clients in a block; None: as many as fit `memory_gb`.
-        memory_gb: approximate memory of a block's learners and batches, in 10^9 bytes, on a GPU also of activations;
-            None: `default_gb`, and on a GPU a quarter of all that it has, if that is more.
+        memory_gb: approximate memory of a block's learners and batches, in 10^9 bytes, without activations; None:
+            `default_gb`. Where a GPU's memory does not suffice, its blocks are halved.
 
     """
 
@@ -72,9 +72,7 @@ class Engine(Recorded, ABC):
 
         """
 
-    def blocks(
-        self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int, activation_bytes: int = 0
-    ) -> Iterator[Block]:
+    def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
         """Cuts clients into blocks of training samples.
 
         Args:
@@ -82,23 +80,16 @@ class Engine(Recorded, ABC):
             clients: int64 [C], ascending.
             learner_bytes: of a client's M models.
             batch_size: B.
-            activation_bytes: of a sample in M models.
 
         """
         size = self.block_size
         if size is None:
             sample = n_values(federation.in_shape) * 4
             batch = min(batch_size, int(federation.splits["train"].counts(clients).max())) if len(clients) else 1
-            client = self.copies * learner_bytes + batch * (4 * sample + activation_bytes)
-            size = max(1, int(self._budget(federation.device) / client) >> self.halvings)
+            client = self.copies * learner_bytes + batch * 4 * sample
+            size = max(1, int(1e9 * (self.memory_gb or self.default_gb) / client) >> self.halvings)
         for part in clients.split(size):
             yield federation.block(part, "train")
-
-    def _budget(self, device: torch.device) -> float:
-        """Bytes of a block. It is a share of all memory, not of what is free: blocks decide the last bits of sums."""
-        if self.memory_gb is None and device.type == "cuda":
-            return max(1e9 * self.default_gb, torch.cuda.get_device_properties(device).total_memory / 4)
-        return 1e9 * (self.memory_gb or self.default_gb)
 
 
 Objective = Callable[..., tuple[Tensor, Models]]

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.cached_features import features_of, samples_in_form, seen_once
+from fedem_lightning.errors import UserError
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
-from fedem_lightning.models.tensors import called, share_frozen
+from fedem_lightning.models.tensors import each_called, share_frozen
 
 
 class ClientModel(nn.Module):
@@ -51,8 +49,7 @@ class ClientModel(nn.Module):
 
         """
         task = self.schema.task
-        x = seen_once(self.networks, x)
-        predictions = [task.predict(called(network, x)) for network in self.networks]  # M x [n, ...]
+        predictions = [task.predict(outputs) for outputs in each_called(self.networks, x)]  # M x [n, ...]
         if len(predictions) == 1:
             return task.answer(predictions[0])
         return task.answer(task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1)))
@@ -61,31 +58,13 @@ class ClientModel(nn.Module):
     def predict(self, x: Any) -> np.ndarray:
         """The same as `forward`, from samples as in training: arrays, uint8 images, or a table with the columns.
 
-        Or from the features of a frozen body, see `features`.
-
         Raises:
             UserError: the samples have another form.
 
         """
-        return self(self._inputs(x)).cpu().numpy()
-
-    @torch.no_grad()
-    def features(self, x: Any) -> np.ndarray:
-        """What a frozen body makes of samples, [n, d]; `predict` and `personalize` take {"features": ...}, too.
-
-        Raises:
-            UserError: the network has no frozen body, or the samples have another form.
-
-        """
-        network = self.networks[0]
-        frozen = isinstance(network, Pretrained) and network.frozen_body
-        require(frozen, "features: the network has no body that is frozen as a whole (Pretrained with trains='head')")
-        return features_of(network, self._inputs(x)).cpu().numpy()  # type: ignore[arg-type]
-
-    def _inputs(self, x: Any) -> Inputs:
-        samples = samples_in_form(self.schema, self.networks[0], x).to(self.weights.device)
-        everything = torch.arange(len(samples.y), device=self.weights.device)  # type: ignore[attr-defined]
-        return samples.features(everything, self.weights.dtype)
+        samples: Any = self.schema.samples_of(self.schema.x_of(x)).to(self.weights.device)
+        everything = torch.arange(len(samples.y), device=self.weights.device)
+        return self(samples.features(everything, self.weights.dtype)).cpu().numpy()
 
 
 @dataclass

@@ -152,7 +152,7 @@ def _exchange_layers(module: nn.Module) -> None:
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):  # `named_children` gives a layer under one name alone
             if type(child) is nn.Dropout:
-                setattr(parent, name, Dropout(child.p, salt=next(salts)))
+                setattr(parent, name, Dropout(child.p, salt=next(salts)).train(child.training))
 
 
 def channels_last(weight: Tensor) -> Tensor:

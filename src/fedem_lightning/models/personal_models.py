@@ -15,9 +15,8 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
-from fedem_lightning.models.cached_features import seen_once
 from fedem_lightning.models.components import arranged, model_state
-from fedem_lightning.models.tensors import call_with, called
+from fedem_lightning.models.tensors import call_with, each_called
 
 SampleWeights = Callable[[Tensor, Tensor, Block], Tensor]
 """Function (mixture [C, M], losses [n, M], block) -> weights of the block's samples in each model's loss, [n, M]."""
@@ -148,9 +147,7 @@ def parts_of(x: Inputs, counts: Sequence[int]) -> Iterator[Inputs]:
 @torch.no_grad()
 def component_outputs(components: nn.ModuleList, block: Block) -> list[Tensor]:
     """Every component's outputs for the block's samples, in eval mode: M x [n, n_outputs]."""
-    x = block.x(next(components.parameters()).dtype)
-    x = seen_once(components.eval(), x)
-    return [called(component, x) for component in components]
+    return each_called(components.eval(), block.x(next(components.parameters()).dtype))
 
 
 def component_losses(components: nn.ModuleList, block: Block) -> Tensor:

@@ -1,14 +1,14 @@
 """Tensors of a network: calls with other ones, frozen ones, those sized by data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import is_frozen_norm
+from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.samples import Inputs
 
 
@@ -21,6 +21,15 @@ def called(network: nn.Module, x: Inputs) -> Any:
     """
     args, named = arguments(network, x)
     return _outputs(network, network(*args, **named))
+
+
+def each_called(networks: Sequence[nn.Module] | nn.ModuleList, x: Inputs) -> list[Any]:
+    """The outputs of several networks for the same samples; a frozen body, which they share, runs once."""
+    first = networks[0]
+    if isinstance(first, Pretrained) and first.frozen_body and not (isinstance(x, dict) and "features" in x):
+        args, named = arguments(first, x)
+        x = {"features": first.features(*args, **named)}
+    return [called(network, x) for network in networks]
 
 
 def arguments(network: nn.Module, x: Inputs) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
@@ -98,26 +107,6 @@ def frozen_bytes(network: nn.Module) -> int:
     """Bytes of all frozen tensors; tied parameters count once."""
     tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-@torch.no_grad()
-def activation_bytes(network: nn.Module, x: Inputs) -> int:
-    """Bytes of the outputs of all layers without layers in them, in eval mode, for samples x [n, ...]."""
-    found: list[int] = []
-    layers = [layer for layer in network.modules() if not list(layer.children())]
-    hooks = [layer.register_forward_hook(lambda _, x, z: found.append(_bytes(z))) for layer in layers]
-    try:
-        called(network.eval(), x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return sum(found)
-
-
-def _bytes(outputs: object) -> int:
-    if isinstance(outputs, tuple):
-        return sum(map(_bytes, outputs))
-    return outputs.nbytes if isinstance(outputs, Tensor) else 0
 
 
 class SizedByState(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, is_plain, remember
 from fedem_lightning.settings.check import Checked, parameters
 
@@ -30,8 +30,11 @@ _MARKS = ("_target_", "_partial_")
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
+_TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
+    "LoRA.scale": None,
     "PerFedAvg.personalize_steps": 1,
+    "Pretrained.cache": True,
     "UserCentric.compared": None,
     "UserCentric.max_streams": 20,
     "UserCentric.members_only": False,
@@ -85,7 +88,8 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
             f"functools.partial of it, in place of an instance"
         )
     made_of = {str(n): False if n in _DOWNLOADS and part is True else part for n, part in made_of.items()}
-    made_of.pop("auto_map", None)  # of an encoder's configuration: code from a hub
+    for name in ("auto_map", "checkpoint_path"):  # an encoder's code from a hub; a file that timm would read
+        made_of.pop(name, None)
     target = find(made_of["_target_"], trusted, key) if "_target_" in made_of else None
     arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
     if target is None:
@@ -107,6 +111,8 @@ def without_gone(made_of: Any) -> Any:
     if not isinstance(made_of, dict):
         return made_of
     kind, kept = str(made_of.get("_target_", "")).rpartition(".")[2], {}
+    if kind in ("Transformer", "TimmModel"):
+        kind, made_of = "Pretrained", _around_body(kind, made_of)
     for name, value in made_of.items():
         part = without_gone(value)
         if (option := f"{kind}.{name}") not in GONE:
@@ -116,6 +122,18 @@ def without_gone(made_of: Any) -> Any:
         said = f"{name}: the file has {option}={value}, an option that commit {LAST} has and later ones do not"
         require(default, f"{said}; only its default, {GONE[option]}, can be loaded")
     return kept
+
+
+def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe of a `Pretrained`, as which an earlier version's `Transformer` or `TimmModel` is made."""
+    found = {**made_of, "_target_": f"{_PACKAGE}.backbones.pretrained.Pretrained"}
+    body: dict[str, Any] = {"_target_": f"{_PACKAGE}.backbones.pretrained.hugging_face", "pooler": False}
+    body["config"] = found.pop("config", None)
+    if kind == "TimmModel":
+        body = {"_target_": _TIMM, "_partial_": True, "model_name": found.pop("name", None)}
+        body |= {"pretrained": found.pop("pretrained", True), "num_classes": 0}
+    found.pop("path", None)
+    return found | {"body": body}
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:
@@ -157,6 +175,8 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "") -> Callable[...,
 
     """
     require(isinstance(path, str), f"{key}: the file's _target_ is no text")
+    if path == _TIMM:  # makes networks by their names
+        return imported("timm", "timm", key).create_model
     module, _, name = path.rpartition(".")
     rooms = [room if room.startswith("torch.") else f"{_PACKAGE}.{room}" for room in _ROOMS.get(key, _ANYWHERE)]
     known = _within(module, [_PACKAGE, "torch.nn", "torch.optim", *trusted])

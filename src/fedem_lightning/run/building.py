@@ -3,11 +3,13 @@
 import functools
 import logging
 import os
+import pkgutil
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from hydra.utils import instantiate
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -15,12 +17,26 @@ from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
+from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
-from fedem_lightning.run.devices import pick_accelerator
+from fedem_lightning.run.devices import on_cpu, pick_accelerator
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
+
+
+def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDataModule:
+    """The data as clients train on them: where the body is frozen, its features in place of the samples."""
+    network = config.backbone.copy()
+    frozen = pkgutil.resolve_name(network["_target_"]) is Pretrained and network.get("trains", "head") == "head"
+    if not frozen or data.remote is not None:
+        return data
+    with open_dict(network), torch.random.fork_rng(devices=[]):  # the components draw as they would without it
+        network.n_outputs = network.get("n_outputs") or data.n_outputs
+        device = torch.device("cpu") if on_cpu(config) else torch.accelerator.current_accelerator()
+        return embedded(data, _network(network).to(device))  # type: ignore[arg-type]
 
 
 def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
@@ -104,7 +120,9 @@ def _environment() -> list[LightningEnvironment]:
 
 
 def quieten_lightning() -> None:
-    """Switches off Lightning's lines about devices and the like."""
+    """Switches off Lightning's lines about devices and the like, and Hugging Face's bars and tables of weights."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning 2.6 uses a name that torch 2.15 has renamed

@@ -15,11 +15,9 @@ from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedem_lightning.algorithms.frozen_body import takes_features
 from fedem_lightning.cohort import share_of
 from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
 from fedem_lightning.errors import require
-from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.tensors import called
 from fedem_lightning.startup.process import is_worker_rank
 
@@ -131,9 +129,6 @@ def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> floa
     index = federation.splits["train"].positions(clients[:1])[0][:1]
     network = copy.deepcopy(model.local.network).eval()
     x = federation.samples.features(index, torch.float32)
-    if takes_features(model, federation):
-        head: Any = users_network(model.components[0]).head
-        x = {"features": torch.zeros(1, head.in_features)}
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         called(network, x)
     drawn = share_of(model.participation, len(clients)) / len(clients)

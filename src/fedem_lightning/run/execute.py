@@ -18,7 +18,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run.announcing import announce, say
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning, with_features
 from fedem_lightning.run.devices import pick_devices, pick_precision
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
@@ -99,7 +99,7 @@ def _run(
     start: float,
 ) -> dict[str, Any]:
     pl.seed_everything(config.seed, verbose=False)
-    data: FederatedDataModule = instantiate(config.dataset)
+    data = with_features(config, instantiate(config.dataset))
     model = build_model(config, data)
     model.statistics.begin(start)
     rates = learning_rates(config, choices, overrides, model)

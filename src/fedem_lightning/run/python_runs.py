@@ -81,7 +81,7 @@ def _shipped(group: str, part: Any) -> str:
         return "none"
     kind = type(part).__name__
     found = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
-    several = group == "dataset" and len(found) > 1  # ImageDataModule reads many data sets
+    several = group in ("dataset", "backbone") and len(found) > 1  # ImageDataModule reads many data sets
     return kind if several or not found else min(found, key=lambda name: (len(name), name))
 
 
