@@ -5,7 +5,6 @@ or trains as a whole. Only what trains is copied for every component, kept by cl
 """
 
 import copy
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
@@ -16,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.backbones.layers import is_frozen_norm
 from fedem_lightning.errors import UserError, imported, one_line, require
-from fedem_lightning.records.recipes import Recorded, import_path, recipe, recorded, remember
-from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, Rank
+from fedem_lightning.records.recipes import Recorded, import_path, recorded, remember
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
 
 Trains = Literal["head", "adapters", "all"]
 Pooling = Literal["mean", "first"]
@@ -25,33 +24,25 @@ Body = nn.Module | Callable[[], nn.Module]
 
 
 class LoRA(Recorded):
-    """Adapters of linear and convolution layers: W x + s B A x, s = alpha / r, with W frozen, A drawn and B = 0.
+    """Adapters of linear and convolution layers: W x + (alpha / r) B A x, with W frozen, A drawn and B = 0.
 
     Args:
-        rank: r; below 1 it is a share of the layer's, min(m, n) of its matrix W [m, n], and at least 1.
-        alpha: sets the scale s.
+        rank: r.
+        alpha: sets the scale.
         targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
             convolution layers of the body.
         dropout: probability with which an input of A is zeroed in training.
-        scale: s, the same for all layers, in place of alpha / r; None: alpha / r. A step of SGD
-            changes s B A in proportion to s^2.
 
     """
 
     def __init__(
         self,
-        rank: Rank = 8,
+        rank: PositiveInt = 8,
         alpha: Positive = 16.0,
         targets: Sequence[str] | str | None = None,
         dropout: BelowOne = 0.0,
-        scale: Positive | None = None,
     ) -> None:
-        self.rank, self.alpha, self.targets, self.dropout, self.scale = rank, alpha, targets, dropout, scale
-
-    @classmethod
-    def of(cls, adapters: "LoRA | float") -> "LoRA":
-        """The adapters themselves, or those of a rank."""
-        return adapters if isinstance(adapters, LoRA) else cls(adapters)
+        self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
 
     def into(self, body: nn.Module) -> None:
         """Puts adapters beside the layers of a network; everything else in it is frozen.
@@ -62,54 +53,18 @@ class LoRA(Recorded):
         """
         peft = imported("peft", "hf", "adapters")
         kinds = (nn.Linear, nn.Conv2d)
-        layers = {name: layer for name, layer in body.named_modules() if name and isinstance(layer, kinds)}
-        everything = list(layers)
-        targets = everything if self.targets is None else self.targets
-        shapes = {name: layer.weight.flatten(1).shape for name, layer in layers.items()}
-        share = self.rank if self.rank < 1 else 0.0  # of each layer's rank
-        ranks = {re.escape(name): max(1, round(share * min(shape))) for name, shape in shapes.items() if share}
-        options = {"rank_pattern": ranks, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
-        if self.scale is not None:
-            options |= {"lora_alpha": self.scale * max(1, int(self.rank))}
-            options |= {"alpha_pattern": {name: self.scale * r for name, r in ranks.items()}}
+        layers = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
+        targets = layers if self.targets is None else self.targets
         chosen = targets if isinstance(targets, str) else list(targets)
-        config = peft.LoraConfig(r=max(1, int(self.rank)), target_modules=chosen, **options)
+        options = {"r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
         try:
-            peft.inject_adapter_in_model(config, body)
+            peft.inject_adapter_in_model(peft.LoraConfig(target_modules=chosen, **options), body)
         except ValueError as error:
-            reason = " ".join(str(error).split())
-            some = ", ".join(everything[:4])
-            raise UserError(
-                f"adapters: targets {chosen!r} do not fit ({reason:.150}); layers are {some}, ..."
-            ) from error
+            some = ", ".join(layers[:4])
+            said = f"adapters: targets {chosen!r} do not fit ({one_line(error):.150}); layers are {some}, ..."
+            raise UserError(said) from error
         for name, parameter in body.named_parameters():
             parameter.requires_grad_("lora_" in name)
-
-
-Adapters = LoRA | Rank | None
-
-
-@recorded
-def adapted(network: nn.Module, adapters: LoRA) -> nn.Module:
-    """The network with adapters beside its layers, in place; what trained before goes on to train.
-
-    Raises:
-        UserError: it has a pretrained body, which takes its adapters itself.
-
-    """
-    own = not isinstance(network, Pretrained)
-    require(own, "adapters: a pretrained network has its own: use backbone.trains=adapters, and shared=[head]")
-    network.found_out = {"network": recipe(network)}  # type: ignore[assignment]
-    trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
-    adapters.into(network)
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_("lora_" in name or name.replace(".base_layer.", ".") in trained)
-    return network
-
-
-def has_adapters(network: nn.Module) -> bool:
-    """Whether `adapted` has made it."""
-    return getattr(network, "made_by", None) == import_path(adapted)
 
 
 class Pretrained(Recorded, nn.Module):
@@ -139,7 +94,7 @@ class Pretrained(Recorded, nn.Module):
         n_outputs: PositiveInt,
         width: PositiveInt | None = None,
         trains: Trains = "head",
-        adapters: Adapters = None,
+        adapters: LoRA | PositiveInt | None = None,
         pooling: Pooling = "mean",
     ) -> None:
         super().__init__()
@@ -158,7 +113,7 @@ class Pretrained(Recorded, nn.Module):
         require(d is not None, "width: expected the number of the body's features, which it does not say")
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(d or 0, n_outputs)
         if trains == "adapters":
-            LoRA.of(adapters or LoRA()).into(body)
+            (adapters if isinstance(adapters, LoRA) else LoRA(adapters or 8)).into(body)
         self.pooling, self.frozen_body = pooling, trains == "head"
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")  # Lightning's; it is meant so
