@@ -32,7 +32,7 @@ from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.algorithms.streams import gradients
 from fedem_lightning.data.splits import SPLITS, Splitting
-from fedem_lightning.evaluation.component_health import component_health
+from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.processes import Processes
 from fedem_lightning.report import find_runs
 from fedem_lightning.report.columns import run_values

@@ -1,22 +1,30 @@
-"""Communication without a server: graphs over the clients, in whose neighbourhoods models are averaged (`mixing`)."""
+"""Communication without a server: graphs over the clients, and the weights with which neighbours are averaged.
 
+A mixing matrix W (T x T, symmetric, doubly stochastic, zero off the graph) replaces the server's average: client t
+takes sum_s W[s, t] theta_s (Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS
+2021, Appendix E, arXiv 2108.10252). A client always has its own model, so the diagonal may be positive.
+"""
+
+import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 from typing import Literal
 
 import networkx as nx
 import numpy as np
+from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.mixing import Weights, mixing_matrix, require_cvxpy
+from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import Checked, require_memory
+from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import PositiveShare
 
 Graph = Literal["erdos_renyi", "ring", "torus", "complete", "star"]
+Weights = Literal["metropolis", "fmmc"]
 
-_KEY = "algorithm.topology"
+_KEY, _FMMC = "algorithm.topology", "algorithm.topology.weights=fmmc"
 _DRAWS = 100  # attempts to draw a connected Erdos-Renyi graph
 
 
@@ -57,7 +65,7 @@ class Topology(Checked):
             f"time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
         )
         if self.weights == "fmmc":
-            require_cvxpy()  # fails now, not in the first round
+            imported("cvxpy", "fmmc", _FMMC)  # fails now, not in the first round
 
     def adjacency(self, n_clients: int, seed: int, round_: int) -> np.ndarray:
         """The graph of a round over T clients: bool [T, T], symmetric, False on the diagonal.
@@ -69,8 +77,6 @@ class Topology(Checked):
             UserError: 100 draws gave no connected graph, or the torus has a prime number of clients.
 
         """
-        require_whole("dataset.n_clients", n_clients, at_least=1)
-        require_memory("dataset.n_clients", 8 * n_clients**2, f"a graph of {n_clients} clients")
         if self.graph != "erdos_renyi":
             return _fixed_graph(self.graph, n_clients)
         if self.time_varying:
@@ -89,13 +95,7 @@ class Topology(Checked):
 
         Clients that are not `active` (bool [T]) are isolated, W[t, t] = 1; the weights of the others are those of the
         subgraph of active clients.
-
-        Raises:
-            UserError: `active` has another shape or type, or `adjacency` raises it.
-
         """
-        ok = active.dtype == bool and active.shape == (n_clients,)
-        require(ok, f"active: expected bool [{n_clients}], got {active.dtype} {list(active.shape)}")
         return mixing_matrix(self.adjacency(n_clients, seed, round_) & np.outer(active, active), self.weights)
 
 
@@ -120,3 +120,104 @@ def _fixed_graph(graph: str, n: int) -> np.ndarray:
     adjacency: np.ndarray = nx.to_numpy_array(g) > 0
     np.fill_diagonal(adjacency, False)  # a ring of one client has a loop in networkx
     return adjacency
+
+
+def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
+    """The mixing matrix of a graph: float64 [T, T], symmetric, doubly stochastic, zero where there is no edge.
+
+    "metropolis" (Metropolis-Hastings): W[s, t] = 1 / (1 + max(degree_s, degree_t)), W[t, t] = 1 - sum_s W[s, t].
+    "fmmc" (Boyd, Diaconis, Xiao, Fastest Mixing Markov Chain on a Graph, SIAM Review 46(4), 2004): least
+    || W - 11'/T ||_2, for each connected component separately. It takes seconds for hundreds of clients.
+
+    Args:
+        adjacency: bool [T, T], symmetric, False on the diagonal; clients may be isolated.
+        weights: "metropolis" or "fmmc".
+
+    Example:
+        In a star of three clients the central one has two neighbours.
+
+        >>> star = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=bool)
+        >>> mixing_matrix(star, "metropolis").round(2)
+        array([[0.33, 0.33, 0.33],
+               [0.33, 0.67, 0.  ],
+               [0.33, 0.  , 0.67]])
+
+    """
+    if weights == "metropolis":
+        return _metropolis(adjacency)
+    w = np.zeros(adjacency.shape)
+    label = connected_components(adjacency, directed=False)[1]
+    for component in range(label.max(initial=-1) + 1):
+        block = np.ix_(label == component, label == component)
+        w[block] = _fmmc(adjacency[block])
+    return w
+
+
+def _metropolis(adjacency: np.ndarray) -> np.ndarray:
+    degree = adjacency.sum(axis=1)
+    return _with_diagonal(adjacency / (1 + np.maximum.outer(degree, degree)))
+
+
+def _with_diagonal(w: np.ndarray) -> np.ndarray:
+    """Fills the diagonal so that rows sum to 1; off-diagonal sums above 1 (a solver's error) are scaled down first."""
+    w = np.maximum(w, 0)
+    np.fill_diagonal(w, 0)
+    excess = np.maximum(w.sum(axis=1), 1)
+    w = w / np.maximum.outer(excess, excess)
+    np.fill_diagonal(w, np.maximum(1 - w.sum(axis=1), 0))
+    return w
+
+
+def _fmmc(adjacency: np.ndarray) -> np.ndarray:
+    """The fastest mixing weights of one component with n clients, exact for a complete graph: [n, n], read-only."""
+    n = len(adjacency)
+    if adjacency.sum() == n * (n - 1):
+        return np.full((n, n), 1 / n)
+    return _solved_fmmc(adjacency.tobytes(), n)
+
+
+@lru_cache(maxsize=64)
+def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
+    """Minimises x with -x I <= W - 11'/n <= x I over the edges' weights v, W = I - sum_e v_e (1_s - 1_t)(1_s - 1_t)'.
+
+    The solver is SCS, which is fast here. Its result is made a valid W, which never mixes more slowly than Metropolis.
+    """
+    cp = imported("cvxpy", "fmmc", _FMMC)
+    adjacency = np.frombuffer(graph, dtype=bool).reshape(n, n)
+    s, t = np.nonzero(np.triu(adjacency))
+    entries = np.concatenate((s * n + t, t * n + s, s * n + s, t * n + t))  # entries of a flat W that an edge changes
+    signs = np.repeat((1.0, 1.0, -1.0, -1.0), len(s))
+    change = sparse.csr_matrix((signs, (entries, np.tile(np.arange(len(s)), 4))), shape=(n * n, len(s)))
+    v, x = cp.Variable(len(s), nonneg=True), cp.Variable()
+    centred = np.eye(n) - 1 / n + cp.reshape(change @ v, (n, n), order="C")  # W - 11'/n
+    bounds = [x * np.eye(n) - centred >> 0, x * np.eye(n) + centred >> 0]
+    problem = cp.Problem(cp.Minimize(x), [change[:: n + 1] @ v >= -1, *bounds])  # the diagonal of W stays >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cvxpy's warning about accuracy; ours follows
+        try:
+            problem.solve(solver=cp.SCS, eps_abs=1e-6, eps_rel=1e-6, max_iters=5000)
+        except cp.SolverError as error:
+            raise UserError(f"{_FMMC}: the solver failed ({error}): use metropolis") from error
+    require(v.value is not None, f"{_FMMC}: the solver found nothing ({problem.status}): use metropolis")
+    if problem.status != cp.OPTIMAL:
+        warnings.warn(f"{_FMMC}: near the optimum only, for a graph of {n} clients", stacklevel=2)
+    w = np.zeros((n, n))
+    w[s, t] = w[t, s] = v.value
+    w = max(_with_diagonal(w), _metropolis(adjacency), key=spectral_gap)
+    w.flags.writeable = False  # the cache returns it again
+    return w
+
+
+def spectral_gap(w: np.ndarray) -> float:
+    """Spectral gap of `w` [T, T], 1 - its second largest eigenvalue modulus: 0 never mixes, 1 averages at once.
+
+    Example:
+        >>> complete = ~np.eye(4, dtype=bool)
+        >>> path = np.abs(np.subtract.outer(range(4), range(4))) == 1
+        >>> [round(spectral_gap(mixing_matrix(graph, "metropolis")), 2) for graph in (path, complete)]
+        [0.2, 1.0]
+
+    """
+    if len(w) == 1:
+        return 1.0
+    return float(np.clip(1 - np.sort(np.abs(np.linalg.eigvalsh(w)))[-2], 0, 1))

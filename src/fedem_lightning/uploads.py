@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.data.block import Block
-from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.network.traffic import Clocks, Traffic
@@ -54,10 +53,7 @@ def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, roun
 def compressible(algorithm: "FederatedAlgorithm", received: Models) -> list[str]:
     """Names of the tensors that are compressed: the trained parameters among those that clients send."""
     parameters = trained_parameters(algorithm.components[0])
-    names = [name for name in received if name in parameters]
-    kind = type(algorithm).__name__
-    require(bool(names) and algorithm.facts.sends_updates, f"compression: {kind} sends no parameters to a server")
-    return names
+    return [name for name in received if name in parameters]
 
 
 def transmitted(algorithm: "FederatedAlgorithm", clients: Tensor) -> Transmission:

@@ -12,7 +12,6 @@ from fedem_lightning import (
     DFedEM,
     FedAvg,
     FedEM,
-    FederatedAlgorithm,
     Finetune,
     MixtureSurrogate,
     Surrogate,
@@ -164,8 +163,11 @@ def test_d_fedem_is_an_instance() -> None:
 class Robust(Surrogate):
     """F_t = the mean of log(1 + l), which lies below its tangents in l: its surrogate is a weighted loss."""
 
-    def majorize(self, algorithm: FederatedAlgorithm, block: Block, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return v, 1 / (1 + algorithm.losses(block))
+    def terms(self, v: torch.Tensor, losses: torch.Tensor, block: Block) -> torch.Tensor:
+        return (1 + losses[:, 0]).log()
+
+    def majorize(self, v: torch.Tensor, losses: torch.Tensor, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        return v, 1 / (1 + losses)
 
 
 def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:

@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,7 +29,6 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.block import Block
-from fedem_lightning.evaluation.component_health import component_health, dead_components
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
@@ -52,17 +50,6 @@ def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> N
     assert isinstance(federation.task, Classification)
     assert federation.task.class_weights == pytest.approx(expected)
     assert 8.0 in expected  # each role has a letter that only it uses
-
-
-# --- components -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("share", "dead"), [(0.04, [2]), (0.06, [])])
-def test_a_run_and_a_report_call_the_same_components_dead(share: float, dead: list[int]) -> None:
-    """Below 0.05 / M: in between lies what only one of two thresholds would name."""
-    pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
-    assert component_health(pi, np.eye(3))["dead"] == dead
-    assert dead_components(pi) == dead
 
 
 # --- FedEM's warm-up --------------------------------------------------------------------------------------------------

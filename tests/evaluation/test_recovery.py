@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, SyntheticMixture
-from fedem_lightning.evaluation.component_health import component_health
+from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.run.results import run_results
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -18,6 +18,12 @@ def test_dead_and_twin_components_are_named() -> None:
     np.testing.assert_allclose(found["mean_weights"], [0.45, 0.545, 0.005])
     healthy = component_health(np.full((4, 2), 0.5), np.array([[1.0, 0.0], [0.0, 1.0]]))
     assert healthy["dead"] == healthy["twins"] == []
+
+
+@pytest.mark.parametrize(("share", "dead"), [(0.04, [2]), (0.06, [])])
+def test_a_component_is_dead_below_a_twentieth_of_the_mean_weight(share: float, dead: list[int]) -> None:
+    pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
+    assert component_health(pi, np.eye(3))["dead"] == dead
 
 
 def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:

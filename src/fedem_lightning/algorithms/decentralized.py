@@ -16,13 +16,12 @@ from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, Su
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
-from fedem_lightning.mixing import spectral_gap
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
-from fedem_lightning.topology import Topology
+from fedem_lightning.topology import Topology, spectral_gap
 
 
 class DecentralizedSurrogateOptimization(SurrogateOptimization):
@@ -92,9 +91,9 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         return self.own_models(self.models.read(block.clients)).losses(block)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """Client t predicts with the models u_t; the surrogate gives their mixture weights."""
-        own, weigh = self.models.read(clients), self.surrogate.weigh
-        return OwnModels(self.components[0], own, self.mixture_of(clients), weigh)
+        """Client t predicts with the models u_t, which it weighs by its v."""
+        own, v = self.models.read(clients), self.private[clients].to(self.parameter_dtype)
+        return OwnModels(self.components[0], own, v, self.tuning_weights)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""
@@ -106,7 +105,7 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         return self.models.mean(federation.clients())
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """An unseen client takes the mean of all u_t, and minimises the surrogate once, from the initial v."""
+        """An unseen client takes the mean of all u_t, and minimises the surrogate once, from even weights."""
         mean = self.models.mean(federation.clients())
         self.models.write(clients, {name: row.expand(len(clients), *row.shape) for name, row in mean.items()})
         super().personalize_clients(federation, clients)

@@ -47,8 +47,8 @@ class FedGMM(FederatedAlgorithm):
         n_components: M2, the components h.
         n_gaussians: M1.
         embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
-            clients that train. "random": a random projection.
-        dimension: of "pca" and "random".
+            clients that train.
+        dimension: number of the principal components.
         covariance: "diagonal" or "full".
         regularization: is added to the variances.
         personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
@@ -73,7 +73,7 @@ class FedGMM(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 3,
         n_gaussians: PositiveInt = 3,
-        embedding: Literal["inputs", "pca", "random"] = "inputs",
+        embedding: Literal["inputs", "pca"] = "inputs",
         dimension: PositiveInt = 16,
         covariance: Literal["diagonal", "full"] = "diagonal",
         regularization: Positive = 1e-3,
@@ -115,12 +115,13 @@ class FedGMM(FederatedAlgorithm):
     def initialize(self, federation: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(federation)
-        found = start(federation, self.embedding, self.dimension, self.n_gaussians, self.full, self.seed)
-        first = regularized(found.covariance.unsqueeze(0), self.regularization)
-        covariances = first.repeat(self.n_gaussians, *[1] * found.covariance.ndim)
-        tensors = {**found._asdict(), "covariances": covariances}
-        for name in ("center", "projection", "means", "covariances"):
-            setattr(self, name, tensors[name].to(self.joint))
+        dimension = self.dimension if self.embedding == "pca" else None
+        found = start(federation, dimension, self.n_gaussians, self.full, self.seed)
+        covariance = found.pop("covariance")
+        first = regularized(covariance.unsqueeze(0), self.regularization)
+        found["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
+        for name, tensor in found.items():
+            setattr(self, name, tensor.to(self.joint))
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step over pairs of a Gaussian and a component, pi, moments and local solver; pi and q stay with it."""

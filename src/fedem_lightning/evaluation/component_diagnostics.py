@@ -1,9 +1,10 @@
-"""Diagnostics of components: their agreement, and recovery of the ground truth."""
+"""Diagnostics of components: dead and equal ones, their agreement, and recovery of the ground truth."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy import special
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
@@ -23,6 +24,37 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
+
+DEAD = 0.05
+"""A component with less than this fraction of the mean weight 1 / M is dead."""
+
+TWINS = 0.05
+"""Two components nearer than this, relative to the longer one, are twins: EM can hardly make them differ again."""
+
+
+def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
+    """Dead components, which no client uses, and twins, which are equal.
+
+    Twins are found by their parameters; networks that differ only by a permutation of units are not found.
+
+    Args:
+        pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
+
+    Returns:
+        mean_weights: mean weight of each component over clients; effective: exp of their entropy, from 1 to M, the
+        number of components that are in use; dead: indices; twins: pairs of indices.
+
+    """
+    n_components, norms, mean = len(components), np.linalg.norm(components, axis=1), pi.mean(axis=0)
+    twins = [
+        [a, b]
+        for a in range(n_components)
+        for b in range(a + 1, n_components)
+        if np.linalg.norm(components[a] - components[b]) < TWINS * max(norms[a], norms[b], np.finfo(float).tiny)
+    ]
+    dead: list[int] = np.flatnonzero(mean < DEAD / n_components).tolist()
+    in_use = float(np.exp(special.entr(mean).sum()))
+    return {"mean_weights": mean.tolist(), "effective": in_use, "dead": dead, "twins": twins}
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -122,25 +121,19 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
         return log_densities(embedded(x, self.center, self.projection), self.means, self.white)
 
 
-class Start(NamedTuple):
-    """The embedding's center [d_in] and projection [d_in, d], both empty without one; means [M, d]; covariance."""
-
-    center: Tensor
-    projection: Tensor
-    means: Tensor
-    covariance: Tensor  # of all embedded samples, [d] or [d, d]
-
-
-def start(federation: Federation, embedding: str, dimension: int, n_gaussians: int, full: bool, seed: int) -> Start:
+def start(federation: Federation, dimension: int | None, n_gaussians: int, full: bool, seed: int) -> Models:
     """The start, float64; unseen clients have no part in it.
 
     Args:
         federation: whose seen clients' training samples are read.
-        embedding: "inputs", "pca" or "random".
-        dimension: d, of the last two.
+        dimension: d, the number of principal components; None: the inputs themselves.
         n_gaussians: M; each mean is a sample, drawn at random.
         full: whether the covariance is a matrix; if not, the variances.
         seed: of the draws.
+
+    Returns:
+        "center" [d_in] and "projection" [d_in, d] of the embedding, both empty without one; "means" [M, d]; and
+        "covariance" of all embedded samples, [d] or [d, d].
 
     Raises:
         UserError: d is larger than the number of inputs, or there are fewer samples than Gaussians.
@@ -148,17 +141,12 @@ def start(federation: Federation, embedding: str, dimension: int, n_gaussians: i
     """
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
     x = next(block.pieces()).vectors(torch.float64)
-    n_inputs = x.shape[1]
-    center, projection = x.new_zeros(0), x.new_zeros(0, 0)
-    if embedding != "inputs":
+    center, projection, n_inputs = x.new_zeros(0), x.new_zeros(0, 0), x.shape[1]
+    if dimension is not None:
         fits = dimension <= n_inputs
         require(fits, f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}")
-    if embedding == "pca":
         center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
         projection = principal_axes(covariance, dimension)
-    elif embedding == "random":
-        center = x.new_zeros(n_inputs)
-        projection = torch.from_numpy(rng.normal(size=(n_inputs, dimension)) / dimension**0.5).to(x)
     _, covariance = moments((embedded(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
@@ -168,7 +156,7 @@ def start(federation: Federation, embedding: str, dimension: int, n_gaussians: i
     z = z[z.square().sum(dim=1).isfinite()]
     enough = len(z) >= n_gaussians
     require(enough, f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}")
-    return Start(center, projection, z[:n_gaussians], covariance)
+    return {"center": center, "projection": projection, "means": z[:n_gaussians], "covariance": covariance}
 
 
 def moments(samples: Iterator[Tensor], full: bool) -> tuple[Tensor, Tensor]:

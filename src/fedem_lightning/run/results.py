@@ -18,8 +18,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
-from fedem_lightning.evaluation.component_diagnostics import agreement, group_scores, recovery_scores
-from fedem_lightning.evaluation.component_health import component_health
+from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
