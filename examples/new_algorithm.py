@@ -46,7 +46,7 @@ class MyDitto(FederatedAlgorithm):
             "quiet": True,  # the progress bar counts the training of w
         }
         v = self.local.solve(self.own.read(t), block, round_, **own)
-        self.own.write_finite(t, v)
+        self.own.write(t, v)
         return Sent(self.local.solve(w, block, round_), block.counts())
 
     def local_work(self, federation, clients, round_):

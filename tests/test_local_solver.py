@@ -6,8 +6,8 @@ import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
 from fedem_lightning.aggregation import Sent, WeightedMean
+from fedem_lightning.client_optimizers import SCHEDULES
 from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
-from fedem_lightning.schedules import SCHEDULES
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.federations import make_data, make_model, parameters, train
 from helpers.reference import fedem_round, gradient
@@ -93,38 +93,6 @@ def test_kept_momentum_is_sgd_over_rounds() -> None:
     torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
     restarted = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9), batch_size=100).double()
     assert not torch.allclose(parameters(train(restarted, data, rounds=5).components), parameters(net))
-
-
-def test_batches_cover_every_sample_once_a_pass() -> None:
-    data = make_data(sizes=(7, 12, 3, 20), fractions=(1.0, 0.0, 0.0))
-    block = data.federation.block(torch.arange(4), "train")
-    batches = shuffled_batches(block, batch_size=5, epochs=2, seed=3, round_=1)
-    steps = [client_batches(batches, c) for c in range(4)]
-    assert [[len(rows) for rows in s] for s in steps] == [[5, 2] * 2, [5, 5, 2] * 2, [3] * 2, [5, 5, 5, 5] * 2]
-    for c in range(4):
-        for one_pass in torch.cat(steps[c]).chunk(2):
-            assert torch.equal(one_pass.sort().values, torch.nonzero(block.owner == c).squeeze(1))
-
-
-def test_order_depends_on_seed_round_and_client_but_not_on_the_block() -> None:
-    data = make_data(sizes=(30, 30, 30), fractions=(1.0, 0.0, 0.0))
-    together = data.federation.block(torch.arange(3), "train")
-    alone = data.federation.block(torch.tensor([2]), "train")
-    order = shuffled_batches(together, 8, 1, seed=0, round_=0).order
-    assert torch.equal(order[0, 60:] - 60, shuffled_batches(alone, 8, 1, seed=0, round_=0).order[0])
-    for s, r in ((1, 0), (0, 1)):
-        assert not torch.equal(order, shuffled_batches(together, 8, 1, seed=s, round_=r).order)
-    assert not torch.equal(order[0, :30], order[0, 30:60] - 30)
-
-
-def test_shuffling_is_uniform() -> None:
-    """Each of 6 orders of 3 samples comes up about equally often (chi-squared, 5 degrees of freedom, 0.1 %: 20.5)."""
-    data = make_data(sizes=(3,) * 3000, fractions=(1.0, 0.0, 0.0))
-    block = data.federation.block(torch.arange(3000), "train")
-    order = shuffled_batches(block, 3, 1, seed=0, round_=0).order
-    positions = order.view(3000, 3) - 3 * torch.arange(3000).unsqueeze(1)
-    counts = torch.bincount(positions[:, 0] * 3 + positions[:, 1], minlength=9)[[1, 2, 3, 5, 6, 7]].double()
-    assert ((counts - 500) ** 2 / 500).sum() < 20.5
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
-from fedem_lightning.cohort import draw_cohort
 from helpers.by_hand import (
     ALL_TRAIN,
     assert_agree,
-    batches,
-    descend,
     gradient,
     losses,
-    responsibilities,
     samples,
     vector,
 )
@@ -228,30 +224,3 @@ def test_running_statistics_become_the_clients_mean(kind: Any, options: dict[str
 
 
 # --- FedEM ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_fedem_with_minibatches_and_half_of_the_clients_agrees_with_numpy(engine: str) -> None:
-    """Alg. 1 and 2: q once a round over all of a client's samples, two passes of short batches, n_t over the cohort."""
-    data = make_data(sizes=(7, 12, 5, 10), fractions=ALL_TRAIN)
-    options: dict[str, Any] = {"n_components": 2, "local_epochs": 2, "participation": 0.5, "engine": engine}
-    model = make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.5), **options).double()
-    theta, pi, visits = [vector(c) for c in model.components], np.full((4, 2), 0.5), np.zeros(4)
-    for k in range(3):
-        cohort = draw_cohort(model, data.federation, k).tolist()
-        n = sum(len(samples(data, t)[1]) for t in cohort)
-        new = [np.zeros(15), np.zeros(15)]
-        for t in cohort:
-            x, y = samples(data, t)
-            q = responsibilities(pi[t], theta, x, y)
-            pi[t] = q.mean(axis=0)
-            for m in range(2):
-                rows = batches(data, t, size=4, epochs=2, round_=k)
-                new[m] += len(y) / n * descend(theta[m], x, y, rows, 0.5, q[:, m])
-        theta, visits[cohort] = new, visits[cohort] + 1
-    assert visits.sum() == 6
-    assert visits.max() > 1  # somebody's second E-step starts from its own pi
-    train(model, data, 3)
-    assert_agree(model.pi.numpy(), pi)
-    for component, expected in zip(model.components, theta, strict=True):
-        assert_agree(vector(component), expected)

@@ -21,7 +21,6 @@ from fedem_lightning import (
     Local,
     LoopEngine,
     MixtureSurrogate,
-    Oracle,
     SurrogateOptimization,
     TextDataModule,
     Topology,
@@ -46,16 +45,6 @@ from helpers.runs import make_run, sums
 EVERYBODY = torch.arange(4)
 
 # --- methods ----------------------------------------------------------------------------------------------------------
-
-
-def test_clients_of_a_group_weigh_by_their_samples() -> None:
-    """One group of clients of different sizes is FedAvg."""
-    data, sgd = make_data(), ClientSGD(lr=0.5)
-    data.federation.truth["group"] = np.zeros(4, dtype=int)
-    oracle = train(make_model(Oracle, data, client_optimizer=sgd), data, 2)
-    fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 2)
-    for name, rows in fedavg.personal_models(EVERYBODY).models.items():
-        torch.testing.assert_close(oracle.personal_models(EVERYBODY).models[name], rows, rtol=1e-12, atol=1e-14)
 
 
 def test_the_servers_momentum_counts_at_rate_1() -> None:
@@ -116,15 +105,6 @@ def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
         assert (side is not None) == splits
         if side is not None:
             assert side[0] == side[1] != side[2]
-
-
-def test_the_logged_rate_follows_the_schedule() -> None:
-    data, rates = make_data(), []
-    for rounds in (1, 2, 3, 4):
-        model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.4, schedule="multistep"))
-        model.statistics.plan(4)
-        rates.append(model.local.lr_at(rounds - 1))
-    assert rates == pytest.approx([0.4, 0.4, 0.04, 0.004])
 
 
 def test_other_data_is_refused_by_a_model_that_was_trained() -> None:

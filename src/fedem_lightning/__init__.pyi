@@ -40,7 +40,7 @@ from .algorithms import (
     SurrogateOptimization,
     UserCentric,
 )
-from .algorithms.server_optimizers import FedAdagrad, FedAdam, FedYogi
+from .algorithms.server_step import FedAdam, FedYogi
 from .backbones import (
     CNN,
     LSTM,
@@ -123,7 +123,6 @@ __all__ = [
     "FLoRAL",
     "Faults",
     "FedALA",
-    "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgEnsemble",

@@ -4,8 +4,9 @@ A step changes the parameters and the optimiser's state in place, element by ele
 is the same for one learner and for a stack of learners.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -14,11 +15,29 @@ from annotated_types import MaxLen, MinLen
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import along
-from fedem_lightning.schedules import SCHEDULES, Schedule
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive, PositiveInt
+from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
+
+
+def constant(done: float) -> float:
+    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
+    return 1.0
+
+
+def multistep(done: float) -> float:
+    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
+    return 0.1 ** ((done >= 0.5) + (done >= 0.75))
+
+
+def cosine(done: float) -> float:
+    """Half a period of a cosine, from 1 to 0."""
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+Schedule = Literal["constant", "multistep", "cosine"]
+SCHEDULES: dict[Schedule, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
+"""Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
 
 Betas = Annotated[Sequence[BelowOne], MinLen(2), MaxLen(2), "two numbers of at least 0 and below 1 such as [0.9,0.999]"]
 
@@ -35,7 +54,6 @@ class ClientOptimizer(Checked, ABC):
         weight_decay: 0 or more.
         state: of the optimiser: "restart": it begins anew every round; "keep": it stays with the client.
         schedule: of the learning rate over rounds: "constant", "multistep" (a tenth at 1/2 and at 3/4), "cosine".
-        lr_warmup_rounds: W: in round r < W (from 0) the rate is (r + 1) / W of the schedule's. None: no warm-up.
         max_grad_norm: a learner's gradient that is longer is shortened to this length, as by
             `torch.nn.utils.clip_grad_norm_`: all of the learner's parameters together. None: never.
 
@@ -46,7 +64,6 @@ class ClientOptimizer(Checked, ABC):
     weight_decay: NotNegative = 0.0
     state: Literal["restart", "keep"] = "restart"
     schedule: Schedule = "constant"
-    lr_warmup_rounds: PositiveInt | None = None
     max_grad_norm: Positive | None = None
 
     adaptive: ClassVar[bool] = False
@@ -56,11 +73,7 @@ class ClientOptimizer(Checked, ABC):
 
     def lr_at(self, round_: int, n_rounds: int) -> float:
         """Learning rate of round `round_` (from 0) of `n_rounds`; after the last round it is `lr` again."""
-        if round_ >= n_rounds:
-            return self.lr * SCHEDULES[self.schedule](0.0)
-        rate = self.lr * SCHEDULES[self.schedule](round_ / n_rounds)
-        last = self.lr_warmup_rounds or 0
-        return rate if round_ >= last else rate * (round_ + 1) / last
+        return self.lr * SCHEDULES[self.schedule](round_ / n_rounds if round_ < n_rounds else 0.0)
 
     @property
     @abstractmethod
@@ -109,16 +122,11 @@ class ClientSGD(ClientOptimizer):
 
     Args:
         momentum: in [0, 1); kept, it takes T x M x D numbers of memory.
-        nesterov: whether a step looks ahead by the momentum.
-        lr, weight_decay, state, schedule, lr_warmup_rounds, max_grad_norm: see `ClientOptimizer`.
+        lr, weight_decay, state, schedule, max_grad_norm: see `ClientOptimizer`.
 
     """
 
     momentum: BelowOne = 0.0
-    nesterov: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        require(self.momentum > 0 or not self.nesterov, "client_optimizer.nesterov: it needs momentum above 0")
 
     @property
     def remembers(self) -> bool:
@@ -130,7 +138,7 @@ class ClientSGD(ClientOptimizer):
         return {name: torch.zeros_like(p) for name, p in params.items()} if self.momentum else {}
 
     def step_(self, params: Models, grads: list[Tensor], state: Models, lr: float) -> None:
-        """b <- momentum b + g, theta <- theta - lr b; Nesterov: theta <- theta - lr (g + momentum b)."""
+        """b <- momentum b + g, theta <- theta - lr b."""
         thetas = list(params.values())
         if self.weight_decay:
             grads = list(torch._foreach_add(grads, thetas, alpha=self.weight_decay))
@@ -138,7 +146,7 @@ class ClientSGD(ClientOptimizer):
             momentum = [state[name] for name in params]
             torch._foreach_mul_(momentum, self.momentum)
             torch._foreach_add_(momentum, grads)
-            grads = list(torch._foreach_add(grads, momentum, alpha=self.momentum)) if self.nesterov else momentum
+            grads = momentum
         torch._foreach_add_(thetas, grads, alpha=-lr)
 
 
@@ -149,7 +157,7 @@ class ClientAdam(ClientOptimizer):
     Args:
         betas: of the means of gradients and of their squares; kept, these take 2 T x M x D numbers of memory.
         eps: is added to the root of the mean square.
-        lr, weight_decay, state, schedule, lr_warmup_rounds, max_grad_norm: see `ClientOptimizer`.
+        lr, weight_decay, state, schedule, max_grad_norm: see `ClientOptimizer`.
 
     """
 
@@ -203,7 +211,7 @@ class ClientAdamW(ClientAdam):
     Args:
         weight_decay: 0.01 as in torch.
         betas, eps: see `ClientAdam`.
-        lr, state, schedule, lr_warmup_rounds, max_grad_norm: see `ClientOptimizer`.
+        lr, state, schedule, max_grad_norm: see `ClientOptimizer`.
 
     """
 

@@ -44,7 +44,7 @@ class ClientUpdates:
     If a block does not fit a GPU's memory, its clients are run again in two halves, and later blocks are half as large.
     If the update of a block raises another exception, its clients are run again one by one. Those that fail alone are
     rejected, and their private state is what it was before. If none fails alone, the exception goes on: it is not a
-    client's. A `UserError` always goes on.
+    client's. A `UserError` always goes on. Private state that is not finite is put back, too.
 
     Args:
         algorithm: whose clients train.
@@ -55,7 +55,7 @@ class ClientUpdates:
     def __init__(self, algorithm: "FederatedAlgorithm", round_: int) -> None:
         self.algorithm, self.round_ = algorithm, round_
         self.error: Exception | None = None  # the first exception of a client
-        self._put_back: list[Callable[[], None]] | None = []  # while all updates of this process are rejected
+        self._put_back: list[Callable[..., None]] | None = []  # while all updates of this process are rejected
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients, int64 [C], as they become ready: some of the clients, and what they send."""
@@ -85,6 +85,11 @@ class ClientUpdates:
             else:
                 yield from self._one_by_one(block, error)
         else:
+            diverged = self.algorithm.states.diverged(block.clients)
+            if diverged.any():
+                put_back(diverged)
+            if update is None:  # what clients keep is their update
+                self.algorithm.round_metrics.reject(block.clients[diverged])
             yield block, update
         if does_not_fit:
             yield from self._in_halves(block)

@@ -6,7 +6,6 @@
 import functools
 import time
 import warnings
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +17,6 @@ from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError
 from fedem_lightning.history import Round, RoundMetrics
-from fedem_lightning.models.components import model_state
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Clocks
 from fedem_lightning.processes import Processes
@@ -41,7 +39,6 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
     cohort, silent = answering(algorithm, in_time, faulty)
     means, rejections = train_clients(algorithm, federation, cohort, round_, faulty)
     algorithm.server_update(means, Round(round_, federation, cohort))
-    check_server(algorithm, round_)
     sent = transmitted(algorithm, drawn)
     traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
     statistics.count(traffic, clocks.times(traffic))
@@ -109,9 +106,13 @@ def train_clients(
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.states.rows(alone=False), shares)
     means = collector.compute()
-    if means is not None and not is_finite(rows[means.nonempty] for rows in means.models.values()):
-        where = f"in round {round_ + 1} the mean of the updates overflows"
-        raise UserError(f"training diverged: {where}; {_lower(algorithm)}")
+    floats = (
+        [] if means is None else [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
+    )
+    if not all(rows.isfinite().all() for rows in floats):
+        raise UserError(
+            f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
+        )
     return means, rejections
 
 
@@ -157,21 +158,6 @@ def _stop_without_updates(
 
 def _lower(algorithm: "FederatedAlgorithm") -> str:
     return f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})"
-
-
-def is_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether tensors are free of NaN and infinity; integers are. A GPU is waited for once."""
-    finite = [t.isfinite().all() for t in tensors if t.is_floating_point()]
-    return not finite or bool(torch.stack(finite).all())
-
-
-def check_server(algorithm: "FederatedAlgorithm", round_: int) -> None:
-    """Raises UserError if the server's step has left a component that is not finite."""
-    if not is_finite(t for component in algorithm.components for t in model_state(component).values()):
-        raise UserError(
-            f"training diverged: the server's step of round {round_ + 1} overflows; lower "
-            "algorithm.server_optimizer.lr or algorithm.client_optimizer.lr"
-        )
 
 
 def initialize(algorithm: "FederatedAlgorithm", federation: Federation) -> None:

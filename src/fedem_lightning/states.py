@@ -160,19 +160,34 @@ class States:
             store.take(written, some)
             saved.update({f"{name}.{row}": store.get_buffer(row) for row in some})
 
-    def remember(self, clients: Tensor, stores: bool = True) -> Callable[[], None]:
-        """Copies the clients' rows (int64 [C]), of stores too or not; the function returned puts them back."""
+    def diverged(self, clients: Tensor) -> Tensor:
+        """Which of the clients (int64 [C]) keep a number that is not finite, bool [C]."""
+        own = [self.module.get_buffer(name) for name, state in self.declared.items() if state.is_clients]
+        for store in self.stores().values():
+            own += store.tensors()[1:] if store.owner is Owner.CLIENT and store.of_clients else []
+        found = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
+        for tensor in own:
+            rows = tensor.index_select(0, clients.to(tensor.device)).unsqueeze(1).flatten(1)
+            found |= ~rows.isfinite().all(dim=1).to(found.device)
+        return found
+
+    def remember(self, clients: Tensor, stores: bool = True) -> Callable[..., None]:
+        """Copies the clients' rows (int64 [C]), of stores too or not.
+
+        The function returned puts them back, those of the clients for which its argument, bool [C], is True; None: all.
+        """
         buffers = {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.is_clients}
         before = [(tensor, clients.to(tensor.device)) for tensor in self.rows(stores)]
         kept = [tensor.index_select(0, where) for tensor, where in before]
 
         @torch.no_grad()
-        def put_back() -> None:
+        def put_back(some: Tensor | None = None) -> None:
             for name, tensor in buffers.items():
                 if self.module.get_buffer(name).shape != tensor.shape:  # it has taken its size from the data since
                     setattr(self.module, name, tensor)
             for tensor, (_, where), rows in zip(self.rows(stores), before, kept, strict=True):
-                tensor[where] = rows
+                chosen = slice(None) if some is None else some.to(tensor.device)
+                tensor[where[chosen]] = rows[chosen]
 
         return put_back
 

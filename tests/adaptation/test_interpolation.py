@@ -1,7 +1,6 @@
 """Dapper, Mapper and the separate interpolation: equations, degenerate cases, and Example E.1 of their paper."""
 
 import math
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +13,6 @@ from fedem_lightning import (
     Categorical,
     ClientSGD,
     Dapper,
-    DensityDataModule,
     FedAvg,
     FedEM,
     FederatedDataModule,
@@ -272,43 +270,6 @@ def test_dapper_after_hypcluster_draws_from_the_cluster() -> None:
         assert np.isin(mixed.index[mixed.owner == c], allowed).all()
 
 
-def test_dapper_with_a_public_file(tmp_path: Path) -> None:
-    data, rng = make_data(sizes=(30, 30)), np.random.default_rng(3)
-    np.savez(tmp_path / "public.npz", x=rng.normal(size=(50, 4)), y=np.full(50, 2))
-    dapper = Dapper(source="proxy", proxy=tmp_path / "public.npz", lambdas=(0.0, 0.5))
-    model = train(make_model(FedAvg, data, client_optimizer=SGD, adaptation=dapper), data, 2)
-    mixed = drawn(dapper, model, data, 0.0)
-    assert (mixed.y() == 2).all()
-    half = drawn(dapper, model, data, 0.5)
-    own = data.federation.block(half.clients, "train")
-    x, y = half.x(torch.float64), half.y()
-    inside = half.index < len(own.index)  # the clients' own samples come first
-    assert 0.3 < inside.double().mean() < 0.7
-    assert torch.equal(own.owner[half.index[inside]], half.owner[inside])
-    torch.testing.assert_close(x[inside], own.x(torch.float64)[half.index[inside]])
-    assert torch.equal(y[inside], own.y()[half.index[inside]])
-    assert scored(model, data).test_loss.notna().all()
-    np.savez(tmp_path / "other.npz", x=rng.normal(size=(50, 3)), y=np.full(50, 2))
-    for file, message in (("other.npz", "shape"), ("none.npz", "no file"), ("../x.txt", "no file")):
-        wrong = make_model(FedAvg, data, adaptation=Dapper(source="proxy", proxy=tmp_path / file))
-        with pytest.raises(UserError, match=rf"adaptation.proxy: .*{message}"):
-            train(wrong, data, 1)
-
-
-def test_dapper_with_labels_drawn_from_the_model() -> None:
-    data = DensityDataModule(n_clients=3, n_symbols=9, n_samples=4000, test_size=50)
-    torch.manual_seed(0)
-    adaptation = Dapper(source="model", ratio=2)
-    model = FedAvg(Categorical(n_outputs=9), n_clients=3, adaptation=adaptation)
-    adaptation.prepare(data.federation)
-    mixed = drawn(adaptation, model, data, 0.0)
-    shares = np.bincount(mixed.y().numpy(), minlength=9) / len(mixed.y())
-    expected = torch.softmax(next(model.parameters()).flatten(), dim=0).detach().numpy()
-    np.testing.assert_allclose(shares, expected, atol=0.01)
-    with pytest.raises(UserError, match=r"adaptation\.source: model draws labels alone"):
-        train(make_model(FedAvg, make_data(), adaptation=Dapper(source="model")), make_data(), 1)
-
-
 KINDS = [FedEM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FedAvg, HypCluster))]
 
 
@@ -330,8 +291,6 @@ def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adapta
 def test_wrong_values_are_named() -> None:
     for make, message in (
         (lambda: Dapper(ratio=0), "ratio: expected"),
-        (lambda: Dapper(source=cast(Any, "cloud")), "source: expected 'pool', 'proxy' or 'model', got 'cloud'"),
-        (lambda: Dapper(source="proxy"), "^proxy: expected a file with source=proxy only"),
         (lambda: Dapper(lambdas=()), r"lambdas: expected "),
         (lambda: Dapper(lambdas=(0.5, 1.5)), "lambdas: expected"),
         (lambda: Dapper(lambdas=cast(Any, 0.5)), "lambdas: expected "),
@@ -341,7 +300,6 @@ def test_wrong_values_are_named() -> None:
         (lambda: KNN(neighbours=0), "neighbours: expected"),
         (lambda: KNN(scale=0), "scale: expected"),
         (lambda: KNN(capacity=0), "capacity: expected"),
-        (lambda: KNN(features=cast(Any, "some")), "features: expected 'strongest' or 'all', got 'some'"),
     ):
         with pytest.raises(UserError, match=message):
             make()

@@ -18,14 +18,11 @@ from fedem_lightning import (
     FedEM,
     FederatedDataModule,
     FedGMM,
-    LoopEngine,
     UserError,
     load_clients,
 )
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
-from fedem_lightning.models.personal_models import joined
-from fedem_lightning.serving.export_formats import FORMATS, measured
+from fedem_lightning.models.neighbours import votes
 from fedem_lightning.serving.model_files import write_clients
 from helpers.federations import make_data, make_model, make_trainer, train
 
@@ -72,14 +69,6 @@ def test_at_one_the_votes_are_scikit_learns(k: int, scale: float) -> None:
         np.testing.assert_allclose(one.predict(test).exp().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_everything_is_made_on_the_networks_device() -> None:
-    data = make_data(sizes=SIZES)
-    network = MLP(data.in_shape, data.n_outputs, hidden=(4,)).to("meta")
-    served = Neighbours(FeatureMixture([network, network], "layers.2", data.federation.task))
-    assert {name for name, tensor in served.state_dict().items() if tensor.device.type != "meta"} == set()
-    assert served.base(torch.zeros(5, *data.in_shape, device="meta"))[0].device.type == "meta"
-
-
 @pytest.mark.parametrize("kind", [FedAvg, FedEM, Ditto, FedGMM])
 def test_at_zero_the_model_is_as_before(kind: Any) -> None:
     data = make_data(sizes=SIZES)
@@ -99,24 +88,19 @@ def test_a_binary_task_has_one_logit() -> None:
         torch.testing.assert_close(p, value * pure + (1 - value) * model.predict(test).exp(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("features", ["strongest", "all"])
-def test_after_fedem_the_features_are_those_of_the_strongest_component_or_of_all(features: Any) -> None:
+def test_after_fedem_the_features_are_those_of_the_strongest_component() -> None:
     """lambda p_knn + (1 - lambda) sum_m pi_m p_m, in NumPy."""
     data, share = make_data(sizes=SIZES), 0.3
     model = trained(FedEM, data)
     model.pi.copy_(
         torch.tensor([[0.1, 0.3, 0.6], [0.5, 0.2, 0.3], [0.2, 0.7, 0.1], [0.3, 0.25, 0.45]], dtype=torch.float64)
     )
-    served = KNN(5, features=features, lambdas=(share,)).adapt(model, block_of(data, "train"))
+    served = KNN(5, lambdas=(share,)).adapt(model, block_of(data, "train"))
     test = block_of(data, "test")
     found = served.predict(test).exp().numpy()
     for t, strongest in enumerate((2, 0, 1, 2)):
-        bodies = [strongest] if features == "strongest" else [0, 1, 2]
         own, x = block_of(data, "train", t), block_of(data, "test", t).x(torch.float64)
-        z, queries = (
-            np.concatenate([hidden(model.components[m], inputs) for m in bodies], axis=1)
-            for inputs in (own.x(torch.float64), x)
-        )
+        z, queries = (hidden(model.components[strongest], inputs) for inputs in (own.x(torch.float64), x))
         p = [torch.softmax(component(x), dim=1).detach().numpy() for component in model.components]
         base = sum(weight * p_m for weight, p_m in zip(model.pi[t].tolist(), p, strict=True))
         expected = share * by_sklearn(z, own.y().numpy(), queries, 5, 1.0) + (1 - share) * base
@@ -195,17 +179,6 @@ def test_a_client_without_samples_keeps_the_model() -> None:
     assert KNN(lambdas=(1.0,)).adapt(plain, alone).columns["lambda"].tolist() == [0.0]
 
 
-def test_unseen_clients_and_blocks_give_the_same_scores() -> None:
-    data, tables = make_data(sizes=(30, 21, 44, 17), unseen_fraction=0.25), []
-    for size in (1, 2, 4):
-        model = trained(FedEM, data, adaptation=KNN(features="all"), engine=LoopEngine(block_size=size))
-        tables.append(scored(model, data))
-    for table in tables[1:]:
-        np.testing.assert_allclose(table.test_loss, tables[0].test_loss, rtol=1e-9)
-        np.testing.assert_allclose(table["lambda"], tables[0]["lambda"])
-    assert (tables[0].population == "unseen").sum() == 1
-
-
 @pytest.mark.parametrize("kind", [FedEM, Ditto, FedGMM])
 def test_clients_are_personalised_and_saved(kind: Any, tmp_path: Path) -> None:
     data, rng = make_data(sizes=(30, 21, 44)), np.random.default_rng(1)
@@ -224,42 +197,6 @@ def test_clients_are_personalised_and_saved(kind: Any, tmp_path: Path) -> None:
     for name, expected in zip(("a", "b"), found, strict=True):
         np.testing.assert_allclose(again.model(name).predict(queries), expected, rtol=1e-9)
     assert torch.equal(again.personal.models["features"][0, 0, :20], z)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
-@pytest.mark.parametrize("format_", ["onnx", "torch"])
-def test_the_formats_for_one_client(format_: str, tmp_path: Path) -> None:
-    data = make_data(sizes=(30, 21, 44))
-    model = trained(FedEM, data, adaptation=KNN(5, lambdas=(0.4,)))
-    one, kind = model.personalize(np.random.default_rng(1).normal(size=(25, 4)), np.arange(25) % 3), FORMATS[format_]
-    assert kind.write is not None
-    assert kind.read is not None
-    kind.write(one, tmp_path / f"one{kind.suffix}")
-    assert measured(kind.read(tmp_path / f"one{kind.suffix}"), one) < 1e-5
-
-
-def test_a_network_of_ones_own_is_named_when_the_file_is_read(tmp_path: Path) -> None:
-    data, rng = make_data(sizes=(30, 21)), np.random.default_rng(1)
-    network = torch.nn.Sequential(
-        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
-    )
-    model = train(FedEM(network, n_clients=2, n_components=2, adaptation=KNN(3, lambdas=(0.4,))), data, 2)
-    x, y, queries = rng.normal(size=(20, 4)), np.arange(20) % 3, rng.normal(size=(9, 4))
-    codes = np.zeros(20, dtype=np.int64)
-    found = model.trained_model.personalize_many(model.schema.samples_of(x, y), codes, codes, ("a",))
-    write_clients(tmp_path / "one.safetensors", found)
-    with pytest.raises(UserError, match="does not say how to make"):
-        load_clients(tmp_path / "one.safetensors")
-    again = load_clients(tmp_path / "one.safetensors", backbone=network)
-    np.testing.assert_array_equal(again.model("a").predict(queries), found.model("a").predict(queries))
-
-
-def test_models_of_blocks_are_joined_with_empty_places() -> None:
-    data = make_data(sizes=(30, 21, 44, 4))
-    model, test = trained(FedAvg, data), block_of(data, "test")
-    together = KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train"))
-    apart = [KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train", t)) for t in range(4)]
-    torch.testing.assert_close(joined(apart).predict(test), together.predict(test), rtol=1e-9, atol=1e-12)
 
 
 def test_a_sample_far_from_all_others_has_votes() -> None:

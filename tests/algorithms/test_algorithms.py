@@ -24,14 +24,12 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import model_state
 from helpers.conformance import ROWS, Noisy, Row, own_rows, with_groups
 from helpers.every_method import (
     A_FEW,
-    A_FEW_NUMBERED_AT_WILL,
-    A_FEW_SERVING_UNSEEN,
     EVERY,
+    NUMBERED_AT_WILL,
     SAMPLING,
     SERVING_UNSEEN,
     TRAINED_BY_SGD,
@@ -48,18 +46,6 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 SLOW = pytest.mark.slow
-
-
-@EVERY
-def test_a_round_is_finite_and_moves_the_model(row: Row) -> None:
-    data = row.data()
-    model = row.model(data, client_optimizer=SGD)
-    model.prepare_for(data.federation)  # Oracle learns the groups
-    before = served(model)
-    train(model, data, 1)
-    assert parameters(model).isfinite().all()
-    assert not torch.allclose(before, served(model))
-    assert (model.trainer.current_epoch, model.trainer.global_step) == (1, 1)
 
 
 @A_FEW
@@ -92,7 +78,7 @@ def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataMod
     return data
 
 
-@A_FEW_NUMBERED_AT_WILL
+@NUMBERED_AT_WILL
 def test_permuting_clients_permutes_the_result(row: Row) -> None:
     data, order = row.data(), np.array([2, 0, 3, 1])
     permuted = relabelled(data, order)
@@ -143,17 +129,6 @@ def test_engines_and_blocks_agree(row: Row) -> None:
 )
 def test_engines_and_blocks_agree_on_batch_norm_and_dropout(row: Row) -> None:
     engines_and_blocks_agree(row, "noisy")
-
-
-@A_FEW
-def test_state_survives_a_round_trip(row: Row) -> None:
-    data = row.data()
-    model = train(row.model(data, client_optimizer=SGD), data, 2)
-    copy = row.model(data).double()
-    copy.load_state_dict(model.state_dict())
-    assert torch.equal(parameters(copy), parameters(model))
-    for name in row.private:
-        assert torch.equal(own_rows(copy, name), own_rows(model, name))
 
 
 @EVERY
@@ -213,7 +188,7 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
         assert torch.equal(own_rows(model, name), rows)
 
 
-@A_FEW_SERVING_UNSEEN
+@SERVING_UNSEEN
 def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
     x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
     options: dict[str, Any] = {"unseen_fraction": 0.5, "domain": np.arange(40) // 20}
@@ -228,7 +203,7 @@ def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
     assert model.clients.train_loss.notna().tolist() == seen.tolist()
 
 
-@EVERY
+@A_FEW
 def test_messages_are_counted(row: Row) -> None:
     data = row.data()
     model = train(row.model(data), data, 2)
@@ -259,7 +234,7 @@ def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
         assert own_rows(model, name).isfinite().all()
 
 
-@EVERY
+@A_FEW
 def test_wrong_values_are_named(row: Row) -> None:
     data = row.data()
     wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
@@ -291,26 +266,6 @@ def test_fedem_with_one_component_is_fedavg_bit_for_bit(precision: str) -> None:
         for model in (fedem, fedavg):
             make_trainer(0, precision=precision).test(model, data, verbose=False)
         assert fedem.clients[f"{split}_loss"].equals(fedavg.clients[f"{split}_loss"])
-
-
-def test_equal_components_stay_equal_and_are_fedavg_at_a_smaller_rate() -> None:
-    """q = 1/M throughout, so every component is FedAvg with learning rate lr / M."""
-
-    class Even(FedEM):
-        """Nothing makes its components different."""
-
-        def initialize(self, federation: Federation) -> None:
-            pass
-
-    data = make_data()
-    fedem = make_model(Even, data, n_components=4, client_optimizer=ClientSGD(lr=0.8))
-    for component in fedem.components:
-        component.load_state_dict(fedem.components[0].state_dict())
-    train(fedem, data, 4)
-    fedavg = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2)), data, 4)
-    for component in fedem.components:
-        torch.testing.assert_close(parameters(component), parameters(fedavg.components), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(fedem.pi, torch.full_like(fedem.pi, 0.25))
 
 
 def test_fedem_predicts_with_a_mixture_of_probabilities() -> None:
@@ -367,23 +322,6 @@ def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
     np.testing.assert_array_equal(losses[0][seen], losses[2][seen])
     with pytest.raises(UserError, match=r"personalize_steps: expected "):
         make_model(FedEM, data, personalize_steps=0)
-
-
-def test_local_clients_do_not_depend_on_one_another() -> None:
-    together = make_data(sizes=(12, 15), fractions=(1.0, 0.0, 0.0))
-    federation = together.federation
-    alone = FederatedDataModule.from_arrays(
-        stored(federation).x[:12].numpy(),
-        stored(federation).y[:12].numpy(),
-        np.zeros(12, int),
-        n_classes=3,
-        fractions=(1.0, 0.0, 0.0),
-    )
-    a = train(make_model(Local, together, client_optimizer=SGD), together, 4)
-    b = train(make_model(Local, alone, client_optimizer=SGD), alone, 4)
-    assert alone.federation.splits["train"].counts()[0] == 12
-    for rows in ("models.rows_0", "models.rows_1"):
-        torch.testing.assert_close(a.state_dict()[rows][:1], b.state_dict()[rows], rtol=1e-12, atol=1e-12)
 
 
 def test_an_unseen_local_client_trains_as_a_seen_one_would() -> None:

@@ -100,16 +100,6 @@ def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs(
     torch.testing.assert_close(everybody(resumed), everybody(alone), rtol=0, atol=0)
 
 
-def test_ditto_with_a_stiff_penalty_holds_clients_near_the_model_they_received() -> None:
-    data = make_data()
-    sgd = ClientSGD(lr=1e-3)
-    model = make_model(Ditto, data, penalty=1e3, client_optimizer=sgd)  # lr lambda = 1: every step ends near w
-    start = {name: rows.clone() for name, rows in everybody(model.double()).items()}
-    train(model, data, 1)
-    for name, rows in everybody(model).items():
-        torch.testing.assert_close(rows, start[name], rtol=0, atol=2e-3)
-
-
 def test_fedrep_without_epochs_of_the_head_moves_bodies_only() -> None:
     data = make_data()
     model = make_model(FedRep, data, hidden=True, head_epochs=0, **SGD).double()
@@ -122,7 +112,7 @@ def test_fedrep_without_epochs_of_the_head_moves_bodies_only() -> None:
 
 def test_fedala_whose_weights_do_not_move_is_fedavg() -> None:
     data = make_data()
-    ala = make_model(FedALA, data, hidden=True, weights_lr=1e-300, max_passes=1, **SGD)
+    ala = make_model(FedALA, data, hidden=True, weights_lr=1e-300, **SGD)
     plain = train(make_model(FedAvg, data, hidden=True, **SGD), data, 3)
     torch.testing.assert_close(parameters(train(ala, data, 3).components), parameters(plain.components))
 
@@ -260,11 +250,3 @@ def test_a_server_optimizer_moves_the_part_that_is_sent(kind: Any) -> None:
     train(plain, data, 1), train(slow, data, 1)
     for name, p in plain.components[0].named_parameters():
         torch.testing.assert_close(slow.components[0].get_parameter(name), (start[name] + p) / 2)
-
-
-@pytest.mark.parametrize("rule", ["median", "norm_clipping", "trimmed_mean"])
-@pytest.mark.parametrize("kind", [FedPer, FedBABU])
-def test_robust_rules_take_a_part_of_a_model(kind: Any, rule: str) -> None:
-    data = make_data()
-    model = train(make_model(kind, data, hidden=True, aggregation=rule, client_optimizer=ClientSGD(lr=0.1)), data, 2)
-    assert parameters(model.components).isfinite().all()

@@ -270,7 +270,7 @@ def learned(
     weights = dict(weights)
     one_pass()
     seen: list[float] = []
-    while first and len(seen) + 1 < 40:
+    while first and len(seen) + 1 < 100:
         seen.append(float(losses(mixed(), *clients.samples[t]).mean()))
         if len(seen) >= 10 and np.std(seen[-10:]) < settle:
             break
@@ -280,7 +280,7 @@ def learned(
 
 def test_fedala_agrees_with_numpy() -> None:
     clients = Clients()
-    model, w = trained(FedALA, clients, weights_lr=5.0, share=1.0, tolerance=1e-4, max_passes=40, local_epochs=3)
+    model, w = trained(FedALA, clients, weights_lr=5.0, share=1.0, tolerance=1e-4, local_epochs=3)
     own = [w for _ in SIZES]
     weights = [{n: np.ones_like(w[n]) for n in HEAD} for _ in SIZES]
     begun: set[int] = set()

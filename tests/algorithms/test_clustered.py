@@ -7,9 +7,17 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedDataModule
+from fedem_lightning.algorithms import clustered
 from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, train
 from helpers.reference import gradient
+
+
+@pytest.fixture
+def one_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster is split again."""
+    monkeypatch.setattr(clustered, "MAX_DEPTH", 1)
+
 
 SPLITTING: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "min_rounds": 2, "batch_size": 1000, "local_epochs": 3}
 
@@ -33,9 +41,10 @@ def clusters(model: Any) -> list[list[int]]:
     return [torch.nonzero(leaf == node).squeeze(1).tolist() for node in leaf.unique()]
 
 
+@pytest.mark.usefixtures("one_split")
 def test_opposite_groups_are_parted() -> None:
     data = two_groups()
-    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), **SPLITTING)
     train(model, data, 6)
     assert sorted(clusters(model)) == [[0, 2, 4], [1, 3, 5]]
     assert model.n_groups == 2
@@ -73,9 +82,10 @@ def test_four_groups_need_two_levels_and_stay_a_partition() -> None:
     assert sorted(found) == [[g, g + 4, g + 8] for g in range(4)]
 
 
+@pytest.mark.usefixtures("one_split")
 def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() -> None:
     data, lr = two_groups(sizes=(60, 150, 80, 200, 140, 90)), 0.3
-    options = {**SPLITTING, "min_rounds": 0, "local_epochs": 1, "max_depth": 1}
+    options = {**SPLITTING, "min_rounds": 0, "local_epochs": 1}
     model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=lr), **options)
     layer = model.components[0].linear
     start = layer.weight.detach().double().numpy().copy(), layer.bias.detach().double().numpy().copy()
@@ -98,6 +108,7 @@ def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() 
             np.testing.assert_allclose(served["linear.bias"][c, 0].numpy(), bias, atol=1e-12)
 
 
+@pytest.mark.usefixtures("one_split")
 def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone() -> None:
     data, sgd = make_data(), ClientSGD(lr=0.5, momentum=0.9)
     fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
@@ -108,7 +119,7 @@ def test_without_a_split_it_is_fedavg_and_each_cluster_trains_like_fedavg_alone(
     assert never.cluster.unique().tolist() == [0]
 
     data = two_groups()
-    model = make_model(Clustered, data, client_optimizer=sgd, max_depth=1, **SPLITTING)
+    model = make_model(Clustered, data, client_optimizer=sgd, **SPLITTING)
     train(model, data, 5)
     before = model.personal_models(torch.tensor([0])).models
     trained = model.local.solve(
@@ -134,10 +145,9 @@ def test_a_stationary_cluster_of_clients_that_agree_is_not_split() -> None:
     assert few.n_groups == 1  # two clients or fewer stay together
 
 
-@pytest.mark.parametrize("unseen", ["tree", "lowest_loss"])
-def test_unseen_clients_find_their_group(unseen: str) -> None:
+def test_unseen_clients_find_their_group() -> None:
     data = two_groups(n_clients=16, unseen_fraction=0.25, groups=4)
-    model = make_model(Clustered, data, unseen=unseen, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
+    model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
     trainer = make_trainer(12)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
@@ -147,25 +157,6 @@ def test_unseen_clients_find_their_group(unseen: str) -> None:
         friends = [s for s in np.flatnonzero(seen) if s % 4 == t % 4]
         assert int(model.cluster[t]) == int(model.cluster[friends[0]])
     assert model.clients.cluster.tolist() == model.cluster.tolist()
-
-
-@pytest.mark.parametrize("unseen", ["tree", "lowest_loss"])
-def test_the_tree_goes_by_updates_and_the_loss_by_models(unseen: str) -> None:
-    """With the two clusters' models exchanged, unseen clients stay with their friends or leave them."""
-    data = two_groups(n_clients=8, unseen_fraction=0.25)
-    model = make_model(Clustered, data, unseen=unseen, client_optimizer=ClientSGD(lr=0.3), max_depth=1, **SPLITTING)
-    trainer = make_trainer(5)
-    trainer.fit(model, data)
-    seen = data.federation.seen.numpy()
-    friends = {group: int(model.cluster[seen][np.flatnonzero(seen) % 2 == group][0]) for group in (0, 1)}
-    assert sorted(friends.values()) == [1, 2]
-    for exchanged in (False, True):
-        if exchanged:
-            model.nodes.write(torch.tensor([1, 2]), model.nodes.read(torch.tensor([2, 1])))
-        trainer.test(model, data, verbose=False)
-        for t in np.flatnonzero(~seen).tolist():
-            leaves = exchanged and unseen == "lowest_loss"
-            assert int(model.cluster[t]) == friends[(t + leaves) % 2]
 
 
 def test_the_tree_of_clusters() -> None:
@@ -190,17 +181,3 @@ def test_similarities_agree_with_numpy_and_survive_zeros() -> None:
             else:
                 expected = flat[s] @ flat[t] / np.linalg.norm(flat[s]) / np.linalg.norm(flat[t])
                 assert found[s, t] == pytest.approx(expected)
-
-
-def test_a_resumed_run_keeps_the_tree(tmp_path: Any) -> None:
-    from fedem_lightning.callbacks import RoundCheckpoint
-
-    data = two_groups(n_clients=12, groups=4)
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "gamma_max": 0.5, **SPLITTING}
-    straight = train(make_model(Clustered, data, **options), data, 9)
-    trainer = make_trainer(9, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
-    trainer.fit(make_model(Clustered, data, **options), data)
-    second = make_model(Clustered, data, **options)
-    make_trainer(9).fit(second, data, ckpt_path=tmp_path / "round-000004.ckpt", weights_only=True)
-    assert torch.equal(parameters(second), parameters(straight))
-    assert second.n_groups == 4

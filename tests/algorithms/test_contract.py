@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -68,26 +67,11 @@ def test_client_state_follows_from_its_declaration() -> None:
     assert not any(state is model.total for state in states)  # the server's
 
 
-def test_an_empty_tensor_takes_its_size_from_a_checkpoint() -> None:
-    data = make_data()
-    trained = train(make_model(Keeps, data), data, 1)
-    fresh = make_model(Keeps, data)
-    fresh.load_state_dict(trained.state_dict())
-    assert fresh.total.tolist() == [7.0] * 4
-
-
 def test_how_many_models_serve_all_clients() -> None:
     data = make_data()
     assert _n_served_models(make_model(FedAvg, data)) == 1
     assert _n_served_models(make_model(HypCluster, data, n_components=2)) == 2
     assert _n_served_models(make_model(FedEM, data)) is None
-
-
-def test_mixture_weights_are_columns() -> None:
-    data = make_data()
-    columns = make_model(FedEM, data, n_components=2).states.columns()
-    assert list(columns) == ["pi_0", "pi_1"]
-    assert np.all(columns["pi_0"] == 0.5)
 
 
 class Doubting(FedAvg):

@@ -1,21 +1,17 @@
 """Details of single methods that other tests would let slip: each is worked out once more in NumPy, from the paper."""
 
-from itertools import combinations
 from typing import Any
 
 import numpy as np
-import pytest
 import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import (
     ClientSGD,
-    Clustered,
     DFedEM,
     FederatedAlgorithm,
     FederatedDataModule,
     FedFOMO,
-    Linear,
     Oracle,
     Topology,
 )
@@ -63,80 +59,6 @@ def served(model: FederatedAlgorithm) -> np.ndarray:
     """The models that clients predict with, [T, M, D]."""
     models = model.personal_models(torch.arange(model.n_clients)).models.values()
     return torch.cat([rows.flatten(2) for rows in models], dim=2).double().numpy()
-
-
-# --- Clustered --------------------------------------------------------------------------------------------------------
-
-
-def opposite_groups(seen: np.ndarray) -> FederatedDataModule:
-    """Even clients have one rule, odd ones the opposite; the test samples of unseen clients follow the other rule."""
-    client = np.repeat(np.arange(8), 60)
-    split = np.arange(len(client)) % 3
-    x = np.random.default_rng(0).normal(size=(len(client), 4))
-    y = (x[:, 0] > 0) ^ (client % 2 == 1) ^ ((split == 2) & ~seen[client])
-    return FederatedDataModule.from_arrays(
-        x, y.astype(np.int64), client, split=split, n_classes=2, unseen_fraction=0.25
-    )
-
-
-def test_unseen_clients_go_down_the_tree_by_their_training_samples() -> None:
-    seen = opposite_groups(np.ones(8, dtype=bool)).federation.seen.numpy()  # who is unseen does not depend on labels
-    data = opposite_groups(seen)
-    model = make_model(Clustered, data, eps1=10.0, eps2=0.0, min_rounds=3, **FULL)
-    trainer = make_trainer(4)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    assert (~seen).sum() == 2
-    assert model.n_groups == 2
-    for t in np.flatnonzero(~seen):
-        friends = [s for s in np.flatnonzero(seen) if s % 2 == t % 2]
-        assert {int(model.cluster[s]) for s in friends} == {int(model.cluster[t])}
-
-
-def pointing(directions: np.ndarray) -> FederatedDataModule:
-    """A client for each row: one sample, whose gradient at the zero model without a bias is minus that row."""
-    n = len(directions)
-    return FederatedDataModule.from_arrays(
-        directions, np.ones(n), np.arange(n), task="regression", split=np.zeros(n, dtype=int)
-    )
-
-
-def parts_of_single_linkage(similarity: np.ndarray) -> set[frozenset[int]]:
-    """Of all bipartitions the one with the smallest largest similarity across."""
-    everybody = frozenset(range(len(similarity)))
-    best: tuple[float, frozenset[int]] = (np.inf, frozenset())
-    for size in range(1, len(everybody)):
-        for side in combinations(range(len(everybody)), size):
-            other = everybody - set(side)
-            best = min(best, (max(similarity[s, t] for s in side for t in other), frozenset(side)), key=lambda b: b[0])
-    return {best[1], everybody - best[1]}
-
-
-def parts_of_complete_linkage(similarity: np.ndarray) -> set[frozenset[int]]:
-    """Merges the two clusters whose least similar members are most similar, until two are left."""
-    clusters = [frozenset([t]) for t in range(len(similarity))]
-    while len(clusters) > 2:
-        a, b = max(combinations(clusters, 2), key=lambda pair: min(similarity[s, t] for s in pair[0] for t in pair[1]))
-        clusters = [c for c in clusters if c not in (a, b)] + [a | b]
-    return set(clusters)
-
-
-@pytest.mark.parametrize("linkage", ["single", "complete"])
-def test_the_linkage_decides_who_is_parted(linkage: str) -> None:
-    """Updates in five directions of the plane; the widest gap between neighbours is that before the last one."""
-    angle = np.deg2rad([0, 30, 62, 95, 140])
-    parts = {
-        "single": parts_of_single_linkage(np.cos(angle[:, None] - angle)),
-        "complete": parts_of_complete_linkage(np.cos(angle[:, None] - angle)),
-    }
-    assert parts["single"] == {frozenset({0, 1, 2, 3}), frozenset({4})}
-    assert parts["complete"] == {frozenset({0, 1}), frozenset({2, 3, 4})}
-    backbone = Linear((2,), 1, bias=False)
-    torch.nn.init.zeros_(backbone.linear.weight)
-    options: dict[str, Any] = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 0, "linkage": linkage}
-    model = train(Clustered(backbone, 5, **options, **FULL), pointing(np.stack([np.cos(angle), np.sin(angle)], 1)), 1)
-    nodes = model.cluster.numpy()
-    assert {frozenset(np.flatnonzero(nodes == node).tolist()) for node in np.unique(nodes)} == parts[linkage]
 
 
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------

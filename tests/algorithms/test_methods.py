@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import (
@@ -27,11 +26,7 @@ from fedem_lightning import (
     PFedMe,
     SurrogateOptimization,
 )
-from fedem_lightning.aggregation import Models
-from fedem_lightning.algorithms.afl import project_on_simplex
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.data.block import Block
-from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.local_solver import shuffled_batches
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 from helpers.reference import gradient, probabilities
@@ -107,13 +102,6 @@ def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
         assert torch.equal(parameters(prox.components), parameters(plain.components))
 
 
-def test_fedprox_with_a_stiff_term_stays() -> None:
-    data = make_data()
-    model = make_model(FedProx, data, mu=1e6, client_optimizer=ClientSGD(lr=9e-7))
-    start = parameters(model.components)
-    torch.testing.assert_close(parameters(train(model, data, 3).components), start, rtol=0, atol=1e-4)
-
-
 # --- FedAvg+ ----------------------------------------------------------------------------------------------------------
 
 
@@ -169,92 +157,7 @@ def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
 # --- pFedMe -----------------------------------------------------------------------------------------------------------
 
 
-def test_pfedme_agrees_with_numpy() -> None:
-    penalty, eta, beta = 2.0, 0.2, 0.5
-    example = Example(
-        PFedMe,
-        2,
-        lr=0.1,
-        penalty=penalty,
-        outer_lr=eta,
-        inner_steps=3,
-        local_steps=2,
-        server_optimizer=lambda p: torch.optim.SGD(p, lr=beta),
-    )
-    glob, theta = example.start, [np.zeros(15), np.zeros(15)]
-    for _ in range(2):
-        w = [glob.copy(), glob.copy()]
-        for t in range(2):
-            theta[t] = glob.copy()
-            for _ in range(2):
-                for _ in range(3):
-                    theta[t] = theta[t] - 0.1 * (example.gradient(theta[t], t) + penalty * (theta[t] - w[t]))
-                w[t] = w[t] - eta * penalty * (w[t] - theta[t])
-        glob = (1 - beta) * glob + beta * example.mean(w)
-    assert_agree(example.shared(), glob)
-    for t in range(2):
-        assert_agree(example.served(t), theta[t])
-
-
-def test_pfedme_without_penalty_or_server_stays() -> None:
-    data = make_data()
-    model = make_model(PFedMe, data, penalty=0.0, client_optimizer=ClientSGD(lr=0.1))
-    start = parameters(model.components)
-    train(model, data, 3)
-    assert torch.equal(parameters(model.components), start)
-    assert not torch.equal(parameters(model.models), parameters(make_model(PFedMe, data).double().models))
-    frozen = make_model(PFedMe, data, server_optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
-    assert torch.equal(parameters(train(frozen, data, 2).components), start)
-
-
-def test_pfedme_with_a_stiff_and_exact_prox_is_sgd() -> None:
-    """lambda (w - theta) -> grad f(w) as lambda grows: one round with one full batch is w - eta grad F."""
-    with pytest.warns(UserWarning, match="eta lambda"):
-        example = Example(PFedMe, 1, lr=9e-6, penalty=1e5, outer_lr=0.1, inner_steps=60)
-    expected = example.mean([example.start - 0.1 * example.gradient(example.start, t) for t in range(2)])
-    np.testing.assert_allclose(example.shared(), expected, atol=1e-5)
-
-
 # --- APFL -------------------------------------------------------------------------------------------------------------
-
-
-def test_apfl_agrees_with_numpy() -> None:
-    lr = 0.3
-    example = Example(APFL, 3, lr=lr, local_epochs=2, alpha=0.375)
-    glob, v, alpha = example.start, [example.start.copy() for _ in range(2)], [0.375, 0.375]
-    for _ in range(3):
-        w = [glob.copy(), glob.copy()]
-        for t in range(2):
-            for j in range(2):
-                mixed = alpha[t] * v[t] + (1 - alpha[t]) * w[t]
-                g_w, g_mixed = example.gradient(w[t], t), example.gradient(mixed, t)
-                slope = float((v[t] - w[t]) @ g_mixed)
-                w[t], v[t] = w[t] - lr * g_w, v[t] - lr * alpha[t] * g_mixed
-                if j == 0:
-                    alpha[t] = float(np.clip(alpha[t] - lr * slope, 0, 1))
-        glob = example.mean(w)
-    assert_agree(example.shared(), glob)
-    assert_agree(example.model.alpha.numpy(), np.array(alpha))
-    assert min(abs(a - 0.375) for a in alpha) > 1e-6
-    for t in range(2):
-        assert_agree(example.served(t), alpha[t] * v[t] + (1 - alpha[t]) * glob)
-
-
-def test_alpha_follows_the_derivative_of_the_loss() -> None:
-    """One step where v and w differ: alpha - lr d/d alpha of the loss of alpha v + (1 - alpha) w, by differences."""
-    lr, a, h = 0.05, 0.3, 1e-6
-    example = Example(APFL, 0, lr=lr, alpha=a)
-    w, v = example.start, np.random.default_rng(0).normal(size=(2, 15))
-    rows = {
-        "linear.weight": torch.tensor(v[:, :12]).view(2, 1, 3, 4),
-        "linear.bias": torch.tensor(v[:, 12:]).view(2, 1, 3),
-    }
-    example.model.own.write(torch.arange(2), rows)
-    train(example.model, example.data, 1)
-    for t in range(2):
-        up, down = (example.loss(b * v[t] + (1 - b) * w, t) for b in (a + h, a - h))
-        assert example.model.alpha[t] == pytest.approx(a - lr * (up - down) / (2 * h), rel=1e-7)
-        assert abs(float(example.model.alpha[t]) - a) > 1e-3
 
 
 def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
@@ -313,20 +216,6 @@ def test_l2sgd_takes_an_epochs_steps_on_average() -> None:
 # --- AFL --------------------------------------------------------------------------------------------------------------
 
 
-def test_afl_agrees_with_numpy() -> None:
-    example = Example(AFL, 3, lr=0.4, weights_lr=0.2)
-    w, weights, averaged = example.start, np.array([0.5, 0.5]), []
-    for _ in range(3):
-        losses = np.array([example.loss(w, t) for t in range(2)])
-        w = w - 0.4 * sum(weights[t] * example.gradient(w, t) for t in range(2))
-        weights = project_on_simplex(torch.tensor(weights + 0.2 * losses)).numpy()
-        averaged.append(w)
-    assert_agree(example.shared(), w)
-    assert_agree(example.model.weights.numpy(), weights)
-    assert_agree(example.served(0), np.mean(averaged, axis=0))
-    assert weights[np.argmax(losses)] > 0.5
-
-
 def test_afl_survives_a_client_that_explodes() -> None:
     data = make_data(sizes=(9, 9, 9))
     stored(data.federation).x[split_of(data.federation, "train").index[:1]] = 1e300  # client 0 overflows
@@ -342,62 +231,7 @@ def test_unseen_clients_train_at_the_first_rounds_rate(schedule: Any) -> None:
     assert sgd.lr_at(3, 4) < 0.4
 
 
-def test_afl_with_fixed_weights_is_full_batch_descent() -> None:
-    example = Example(AFL, 4, lr=0.4, weights_lr=0.0)
-    w = example.start
-    for _ in range(4):
-        w = w - 0.4 * (example.gradient(w, 0) + example.gradient(w, 1)) / 2
-    assert_agree(example.shared(), w)
-
-
-def test_projection_on_the_simplex() -> None:
-    for v, expected in (((0.6, 0.5, 0.5), (0.4, 0.3, 0.3)), ((1.2, 0.1, -0.3), (1.0, 0.0, 0.0)), ((0.3,), (1.0,))):
-        found = project_on_simplex(torch.tensor(v, dtype=torch.float64))
-        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-
-
 # --- q-FFL ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
-def test_qffl_agrees_with_numpy(q: float) -> None:
-    example = Example(QFFL, 2, lr=0.2, local_epochs=2, q=q)
-    w, smoothness = example.start, 5.0
-    for _ in range(2):
-        delta, h = np.zeros(15), 0.0
-        for t in range(2):
-            local, loss = w.copy(), example.loss(w, t) + 1e-10
-            for _ in range(2):
-                local = local - 0.2 * example.gradient(local, t)
-            dw = smoothness * (w - local)
-            delta += loss**q * dw
-            h += q * loss ** (q - 1) * (dw @ dw) + smoothness * loss**q
-        w = w - delta / h
-    assert_agree(example.shared(), w)
-
-
-@pytest.mark.parametrize(("q", "expected"), [(1.0, [0.01818182, 0.14545455]), (2.0, [0.00490196, 0.15686275])])
-def test_the_figures_of_q_fedavg(q: float, expected: list[float]) -> None:
-    """F = (1, 4), w - w_t = ((0.1, 0), (0, 0.2)), L = 10.
-
-    q = 1: h = (11, 44), step ((1, 0) + 4 (0, 2)) / 55; q = 2: h = (12, 192), step ((1, 0) + 16 (0, 2)) / 204.
-    """
-    data = FederatedDataModule.from_arrays(np.zeros((6, 1)), np.arange(6) % 2, np.arange(6) // 3, task="binary")
-    model = make_model(QFFL, data, q=q, client_optimizer=ClientSGD(lr=0.1)).double()
-    moved = torch.tensor([[0.1, 0.0], [0.0, 0.2]]).double()  # of weight and bias, by client
-    start = vector(model.components[0])
-
-    def local_solver(w: Models, block: Block, round_: int) -> Models:
-        by = moved[block.clients]
-        return {
-            "linear.weight": w["linear.weight"] - by[:, 0].view(-1, 1, 1, 1),
-            "linear.bias": w["linear.bias"] - by[:, 1].view(-1, 1, 1),
-        }
-
-    model.losses = lambda block: torch.tensor([[1.0], [4.0]]).double()[block.clients[block.owner]]
-    model.local.solve = local_solver
-    train(model, data, 1)
-    np.testing.assert_allclose(start - vector(model.components[0]), expected, atol=1e-8)
 
 
 def test_qffl_draws_large_clients_more_often() -> None:
@@ -440,7 +274,7 @@ def test_a_number_of_local_steps(engine: str) -> None:
 
 
 def test_capabilities_are_checked_before_a_round() -> None:
-    data: FederatedDataModule = make_data()
+    data = make_data()
     with pytest.raises(ValueError, match="participation: AFL needs every client in every round"):
         train(make_model(AFL, data, participation=2), data, 1)
 
@@ -461,22 +295,6 @@ def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: 
         federation.with_part(torch.tensor([1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
         federation.with_part(torch.tensor([0, 1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
     )
-
-
-def test_without_data_an_unseen_clients_weights_stay_uniform() -> None:
-    data = make_data(sizes=(30,) * 4, unseen_fraction=0.5)
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 3}
-    pi = []
-    for fraction in (0.0, 0.3, 1.0):
-        model = make_model(FedEM, data, personalize_fraction=fraction, **options)
-        trainer = make_trainer(3)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
-        pi.append(model.pi[data.federation.clients(seen=False)])
-    torch.testing.assert_close(pi[0], torch.full_like(pi[0], 1 / 3))
-    assert not torch.allclose(pi[1], pi[2])
-    with pytest.raises(ValueError, match=r"personalize_fraction: expected "):
-        make_model(FedEM, data, personalize_fraction=2)
 
 
 @pytest.mark.parametrize(
@@ -581,27 +399,3 @@ def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
 
 def own_weights(model: FederatedAlgorithm) -> torch.Tensor:
     return model.personal_models(torch.arange(model.n_clients)).mixture
-
-
-def test_half_precision_with_a_scaler_is_refused() -> None:
-    from pytorch_lightning.plugins import MixedPrecision
-
-    data = make_data()
-    plugin = MixedPrecision("16-mixed", device="cpu", scaler=torch.amp.GradScaler("cpu"))
-    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=plugin, **quiet)
-    with pytest.raises(ValueError, match=r"trainer.precision: expected 32-true, 64-true or bf16-mixed, got 16-mixed"):
-        trainer.fit(make_model(FedAvg, data), data)
-
-
-def test_unseen_clients_without_any_training_sample_end_well() -> None:
-    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
-    seen = FederatedDataModule.from_arrays(x, y, client, unseen_fraction=0.5).federation.seen.numpy()
-    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)
-    data = FederatedDataModule.from_arrays(x, y, client, split=split, unseen_fraction=0.5)
-    model, trainer = make_model(FedAvg, data), make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    sums = summarize_table(model.clients[model.clients.population == "unseen"], "test")
-    assert np.isnan(sums["accuracy"]["weighted"])
-    assert 0 <= sums["accuracy"]["mean"] <= 1

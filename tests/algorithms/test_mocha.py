@@ -1,22 +1,17 @@
 """MOCHA against plain loops, its duality, and what it is in special cases."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, SyntheticMixture, UserError, VmapEngine
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cohort import sample_cohort
+from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, UserError
 from fedem_lightning.local_solver import shuffled_batches
-from fedem_lightning.run.resuming import check_checkpoint
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, parameters, split_of, stored, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
 LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])
@@ -168,65 +163,6 @@ def test_identity_relations_are_separate_svms() -> None:
         assert np.linalg.norm(model.w[t].numpy() - expected) < tolerance + 1e-6
 
 
-def test_identity_relations_are_separate_logistic_regressions() -> None:
-    data = binary()
-    model = train(make_model(MOCHA, data, penalty=0.3, loss="logistic", work=1.0, **FIXED), data, 25)
-    for t in range(4):
-        x, y = samples(data, t)
-        alone = LogisticRegression(fit_intercept=False, C=1 / (0.3 * 4 * len(y)), tol=1e-10, max_iter=10**4).fit(x, y)
-        np.testing.assert_allclose(model.w[t], alone.coef_[0], atol=1e-6)
-
-
-@LOSSES
-def test_permuting_clients_permutes_the_result(loss: str) -> None:
-    """Exactly so for clients of one sample: the order in which a client meets its samples depends on its number."""
-    rng, order = np.random.default_rng(0), np.array([2, 0, 3, 1])
-    x, y, clients = rng.normal(size=(4, 3)), np.array([0, 1, 1, 0]), np.arange(4)
-    models = []
-    for client in (clients, np.argsort(order)):  # new client i is old client order[i]
-        data = FederatedDataModule.from_arrays(x, y, client, split=np.zeros(4, int), task="binary", n_classes=2)
-        models.append(train(make_model(MOCHA, data, loss=loss, inner_rounds=2), data, 5))
-    a, b = models
-    torch.testing.assert_close(b.w, a.w[order], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(b.alpha, a.alpha[order], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(b.sigma, a.sigma[order][:, order], rtol=1e-9, atol=1e-12)
-
-
-def test_blocks_do_not_change_the_result() -> None:
-    data = binary()
-    whole, cut = (
-        train(make_model(MOCHA, data, inner_rounds=2, engine=VmapEngine(block_size=size)), data, 5) for size in (9, 1)
-    )
-    torch.testing.assert_close(parameters(cut), parameters(whole), rtol=1e-11, atol=1e-13)
-
-
-def test_low_precision_leaves_the_models_as_they_are() -> None:
-    """There is no forward pass to speed up, and sums of alpha x must stay exact."""
-    data = binary()
-    single, mixed = (
-        train(make_model(MOCHA, data, inner_rounds=2), data, 4, precision=p) for p in ("32-true", "bf16-mixed")
-    )
-    assert mixed.w.dtype == torch.float32
-    assert torch.equal(parameters(mixed), parameters(single))
-
-
-def test_relations_are_recovered_and_help() -> None:
-    """Clients of two kinds: Sigma couples those of one kind, and they predict better than alone."""
-    # with this seed the two rules are nearly orthogonal: the kinds have nothing to learn from one another
-    data = SyntheticMixture(n_clients=12, n_components=2, dimension=20, noise=0.0, test_size=200, one_hot=True, seed=1)
-    accuracy = []
-    for options in ({"inner_rounds": 5}, FIXED):
-        model = MOCHA(Linear((20,), 1), 12, loss="logistic", work=0.1, **options)
-        train(model, data, 15, precision="32-true")
-        make_trainer(0, "32-true").test(model, data, verbose=False)
-        accuracy.append(model.clients.test_accuracy.mean())
-        if options is not FIXED:
-            kind = data.federation.truth["group"]
-            together = (kind[:, None] == kind) & ~np.eye(12, dtype=bool)
-            assert model.sigma.numpy()[together].mean() > 2 * abs(model.sigma.numpy()[kind[:, None] != kind].mean())
-    assert accuracy[0] > accuracy[1] + 0.02
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_clients_serve_their_own_linear_models(bias: bool) -> None:
     data = binary(fractions=(0.5, 0.2, 0.3))
@@ -237,19 +173,6 @@ def test_clients_serve_their_own_linear_models(bias: bool) -> None:
         w = model.w[t].numpy()
         p = 1 / (1 + np.exp(-(x[i] @ w[:4] + (w[4] if bias else 0.0))))
         np.testing.assert_allclose(found[i], [1 - p, p], rtol=1e-9)
-
-
-def test_sampling_leaves_the_other_clients_alone() -> None:
-    """Their alpha and b stay; their w moves, for Sigma is not diagonal."""
-    data, history = binary(sizes=(9,) * 5), History()
-    model = with_sigma(make_model(MOCHA, data, participation=2, **FIXED), coupled(5))
-    train(model, data, 1, callbacks=[history])
-    cohort = sample_cohort(data.federation.clients(), 2, seed=0, round_=0)
-    took_part = torch.zeros(5, dtype=torch.bool).index_fill(0, cohort, True)
-    for rows in (model.alpha, model.b):
-        assert torch.equal(rows.any(dim=1), took_part)
-    assert model.w.any(dim=1).all()
-    assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * 5 * 8
 
 
 def test_stragglers_do_less_work() -> None:
@@ -265,28 +188,6 @@ def test_stragglers_do_less_work() -> None:
     assert torch.equal(model.local_steps_of(turned, 7), steps[7, [2, 0]])
     train(model, data, 1)
     assert torch.equal((model.alpha != 0).sum(dim=1), steps[0])  # a logistic step away from 0 always moves
-
-
-def test_work_is_a_fraction_of_the_samples() -> None:
-    data = binary(sizes=(1, 5, 10))
-    block = data.federation.block(torch.arange(3), "train")
-    for options, expected in (({}, [1, 2, 5]), ({"work": 1.0}, [1, 5, 10]), ({"stragglers": 1.0}, [1, 5, 10])):
-        assert make_model(MOCHA, data, **options).local_steps_of(block, 0).tolist() == expected
-
-
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    data = binary()
-    options: dict[str, Any] = {"participation": 0.5, "stragglers": 0.3, "inner_rounds": 2}
-    straight = train(make_model(MOCHA, data, **options), data, 6)
-    trainer = make_trainer(6, callbacks=[RoundCheckpoint(1, keep=9, dirpath=tmp_path)], enable_checkpointing=True)
-    trainer.fit(make_model(MOCHA, data, **options), data)
-    second, path = make_model(MOCHA, data, **options), tmp_path / "round-000003.ckpt"
-    check_checkpoint(path, second, data.federation)  # its alpha has no columns yet
-    make_trainer(6).fit(second, data, ckpt_path=path, weights_only=True)
-    assert torch.equal(parameters(second), parameters(straight))
-    copy = make_model(MOCHA, data).double()
-    copy.load_state_dict(straight.state_dict())
-    assert torch.equal(parameters(copy), parameters(straight))
 
 
 @LOSSES

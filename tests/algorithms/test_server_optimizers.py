@@ -1,4 +1,4 @@
-"""FedAdam, FedYogi and FedAdagrad against torch and NumPy, and in rounds."""
+"""FedAdam and FedYogi against torch and NumPy, and in rounds."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAdagrad, FedAdam, FedAvg, FedYogi, UserError
+from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi, UserError
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.records.remaking import make
@@ -44,36 +44,23 @@ def test_fedadam_is_torchs_adam_without_the_correction_of_bias() -> None:
     torch.testing.assert_close(found, other.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_fedadagrad_is_torchs_adagrad() -> None:
-    own, other, gradients = some()
-    found = stepped(FedAdagrad([own], LR, tau=TAU), own, gradients)
-    adagrad = torch.optim.Adagrad([other], LR, initial_accumulator_value=TAU**2, eps=TAU)
-    torch.testing.assert_close(found, stepped(adagrad, other, gradients), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi])
 def test_algorithm_2_in_numpy(kind: Any) -> None:
     """Delta is the mean of the clients' changes, which is minus the gradient that the optimiser takes."""
     own, _, gradients = some()
     beta_1, beta_2 = BETAS
-    options: dict[str, Any] = {"beta_1": beta_1} if kind is FedAdagrad else {"betas": BETAS}
     x, m, v = own.detach().numpy().copy(), np.zeros((3, 4)), np.full((3, 4), TAU**2)
     for g in gradients:
         delta = -g.numpy()
         m = beta_1 * m + (1 - beta_1) * delta
         square = delta**2
-        if kind is FedAdagrad:
-            v = v + square
-        elif kind is FedYogi:
-            v = v - (1 - beta_2) * square * np.sign(v - square)
-        else:
-            v = beta_2 * v + (1 - beta_2) * square
+        v += (1 - beta_2) * square * np.sign(square - v) if kind is FedYogi else (1 - beta_2) * (square - v)
         x = x + LR * m / (np.sqrt(v) + TAU)
-    found = stepped(kind([own], LR, tau=TAU, **options), own, gradients)
+    found = stepped(kind([own], LR, BETAS, TAU), own, gradients)
     np.testing.assert_allclose(found.numpy(), x, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi])
 def test_a_round_steps_along_the_pseudo_gradient_and_a_resumed_run_has_the_same_bits(kind: Any, tmp_path: Path) -> None:
     data = make_data()
     options: dict[str, Any] = {"client_optimizer": ClientSGD(0.2)}
@@ -94,9 +81,7 @@ def test_a_round_steps_along_the_pseudo_gradient_and_a_resumed_run_has_the_same_
     assert (again.func, again.keywords) == (kind, {"lr": LR, "tau": TAU})
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [(FedAdam, {"betas": (0.9, 1.0)}), (FedYogi, {"tau": 0.0}), (FedAdagrad, {"beta_1": -0.1})]
-)
+@pytest.mark.parametrize(("kind", "options"), [(FedAdam, {"betas": (0.9, 1.0)}), (FedYogi, {"tau": 0.0})])
 def test_wrong_options_are_named(kind: Any, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"{kind.__name__}.{next(iter(options))}"):
         make_model(FedAvg, make_data(), server_optimizer=functools.partial(kind, **options))

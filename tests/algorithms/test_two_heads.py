@@ -26,13 +26,9 @@ from fedem_lightning import (
     TextDataModule,
     UserError,
     VmapEngine,
-    load,
-    load_clients,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.models.parts import find_head
-from fedem_lightning.serving.model_files import write_clients
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -119,17 +115,6 @@ def test_the_generic_model_of_balanced_clients_is_fedavgs() -> None:
     own, plain = rod.components[0].network.state_dict(), avg.components[0].state_dict()
     for name, tensor in plain.items():
         torch.testing.assert_close(own[name], tensor, rtol=1e-9, atol=1e-12)
-
-
-def test_an_absent_class_gets_no_gradient_from_balanced_softmax() -> None:
-    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.array([0, 2] * 4)
-    data = FederatedDataModule.from_arrays(x, y, np.zeros(8, int), n_classes=3, fractions=ALL_TRAIN)
-    model = make_model(FedRoD, data, **{**PLAIN, "participation": 1})
-    before = model.components[0].network.layers[2].weight.detach().double().clone()
-    train(model, data, 2)
-    after = model.components[0].network.layers[2].weight.detach()
-    assert torch.equal(after[1], before[1])
-    assert (after[[0, 2]] != before[[0, 2]]).any(dim=1).all()
 
 
 def test_one_logit_is_shifted_by_the_log_odds_of_the_classes() -> None:
@@ -282,25 +267,6 @@ class Own(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.body(x).tanh()).log_softmax(dim=1)
-
-
-@METHODS
-def test_models_come_back_from_files(kind: Any, data: FederatedDataModule, tmp_path: Path) -> None:
-    model = kind(Own(), CLIENTS, client_optimizer=ClientSGD(lr=LR))
-    trainer = make_trainer(2, callbacks=[RoundCheckpoint(1, dirpath=tmp_path)], enable_checkpointing=True)
-    trainer.fit(model, data)
-    x, y = samples(data, 3)
-    again: Any = load(tmp_path / "round-000002.ckpt", backbone=Own())
-    new = [one.personalize(x, y).predict(x) for one in (model, again)]
-    np.testing.assert_array_equal(new[0], new[1])
-    write_clients(tmp_path / "all.safetensors", model.trained_model.clients_models())
-    with pytest.raises(UserError, match=r"does not say how to make .*Own again, .*load\(..., backbone="):
-        load_clients(tmp_path / "all.safetensors")
-    models = load_clients(tmp_path / "all.safetensors", backbone=Own())
-    name = model.schema.name(3)
-    expected = model.predict(data.federation.block(torch.tensor([3]), "train")).exp().numpy()
-    for one in (models.model(name), again.client(name), model.client(name)):
-        np.testing.assert_allclose(one.predict(x), expected, rtol=1e-12)
 
 
 class Uncalled(Own):

@@ -350,27 +350,6 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_round_of_fedfomo_in_numpy() -> None:
-    data = make_data(sizes=(20, 25, 30))
-    model = make_model(FedFOMO, data, exploration=0.0, batch_size=100, client_optimizer=ClientSGD(lr=0.8))
-    start = rows_of(model.double(), 3).numpy().copy()
-    train(model, data, 1)
-    trained = model.trained.read(torch.arange(3))
-    sent = torch.cat([rows.flatten(1) for rows in trained.values()], dim=1).numpy()
-
-    def loss(row: np.ndarray, t: int) -> float:
-        block = data.federation.block(torch.tensor([t]), "val")
-        z = block.x(torch.float64).numpy() @ row[:12].reshape(3, 4).T + row[12:]
-        return float((np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), block.y()]).mean())
-
-    for i in range(3):
-        w = np.array([(loss(start[i], i) - loss(row, i)) / np.linalg.norm(row - start[i]) for row in sent])
-        np.testing.assert_allclose(model.affinity[i], w, rtol=1e-9)
-        positive = w.clip(min=0)
-        expected = start[i] + positive / positive.sum() @ (sent - start[i]) if positive.any() else start[i]
-        np.testing.assert_allclose(rows_of(model, 3)[i].numpy(), expected, rtol=1e-9)
-
-
 def test_alone_and_improving_fedfomo_is_local() -> None:
     data = make_data(sizes=(40,))
     fomo = train(make_model(FedFOMO, data, client_optimizer=ClientSGD(lr=0.05)), data, 1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FederatedDataModule, Linear, TorchDataModule, UserError
-from fedem_lightning.adaptation import KNN, Dapper
+from fedem_lightning.adaptation import KNN
 from fedem_lightning.data.describe import describe
 from fedem_lightning.data.labels import checked_labels
 from fedem_lightning.data.own_files import load_client
@@ -208,7 +208,7 @@ def train_and_score(model: FedAvg, data: FederatedDataModule) -> None:
     trainer.test(model, data, verbose=False)
 
 
-@pytest.mark.parametrize("adaptation", [KNN(), Dapper(source="model")])
+@pytest.mark.parametrize("adaptation", [KNN()])
 def test_adaptations_that_need_a_class_refuse(adaptation: Any) -> None:
     data = made(X, CODES % 2, "multilabel")
     model = FedAvg(Linear(data.in_shape, data.n_outputs), data.n_clients, adaptation=adaptation)

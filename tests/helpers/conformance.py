@@ -126,7 +126,7 @@ ROWS = [
     Row(FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
     Row(Local, ("models",), messages=0),
     Row(FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
-    Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 2}),
+    Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
     Row(
         PFedMe,
         ("models",),
@@ -155,7 +155,7 @@ ROWS = [
     ),
     Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(FedBN),
-    Row(FedALA, ("own",), draws=True, hidden=True, options={"max_passes": 3}),
+    Row(FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),
     Row(PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg={"inner_lr": 0.0}),
     Row(Scaffold, ("controls",), messages=2, unseen_own=False),
     Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),

@@ -15,12 +15,11 @@ def each(rows: list[Row], others: tuple[pytest.MarkDecorator, ...] = ()) -> pyte
 
 
 EVERY = each(ROWS)
-SAMPLING = each([r for r in ROWS if r.samples])
-TRAINED_BY_SGD = each([r for r in ROWS if r.sgd])
-SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA])
-
+"""Of the properties in test_algorithms.py two: engines and blocks agree, and a resumed run has the same bits."""
 SLOW = (pytest.mark.slow,)
 A_FEW = each(ROWS, SLOW)
 """By default one of each kind; the others with `-m slow`."""
-A_FEW_NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws], SLOW)
-A_FEW_SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA], SLOW)
+SAMPLING = each([r for r in ROWS if r.samples], SLOW)
+TRAINED_BY_SGD = each([r for r in ROWS if r.sgd], SLOW)
+SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA], SLOW)
+NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws], SLOW)

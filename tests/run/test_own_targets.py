@@ -8,7 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import fedem_lightning.run.cli  # noqa: F401 - the resolvers of configurations
-from fedem_lightning import ClientAdam, ClientAdamW, ClientSGD, FedAdagrad, FedAdam, FedYogi
+from fedem_lightning import ClientAdam, ClientAdamW, ClientSGD, FedAdam, FedYogi
 from fedem_lightning.records.configs import resolved
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings.shipped import CONFIG_DIR, shipped
@@ -52,9 +52,8 @@ def test_every_method_composes_with_adamw(method: str) -> None:
                 "algorithm/client_optimizer=adam",
                 "algorithm.client_optimizer.betas=[0.8,0.9]",
                 "algorithm.client_optimizer.max_grad_norm=2",
-                "algorithm.client_optimizer.lr_warmup_rounds=3",
             ],
-            ClientAdam(betas=(0.8, 0.9), max_grad_norm=2, lr_warmup_rounds=3),
+            ClientAdam(betas=(0.8, 0.9), max_grad_norm=2),
         ),
         (["algorithm/client_optimizer=sgd", "learning_rates.fedem=0.5"], ClientSGD(0.5, 0.9)),
         (
@@ -77,7 +76,7 @@ def test_an_adaptation_of_another_class_takes_its_own_keys_too() -> None:
     assert instantiate(config.algorithm.client_optimizer).momentum == 0.9
 
 
-@pytest.mark.parametrize(("name", "kind"), [("fedadam", FedAdam), ("fedyogi", FedYogi), ("fedadagrad", FedAdagrad)])
+@pytest.mark.parametrize(("name", "kind"), [("fedadam", FedAdam), ("fedyogi", FedYogi)])
 def test_server_optimisers_by_name(name: str, kind: Any) -> None:
     config = composed(f"algorithm/server_optimizer={name}", "algorithm.server_optimizer.tau=0.1")
     made = instantiate(config.algorithm.server_optimizer)

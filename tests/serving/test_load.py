@@ -153,7 +153,7 @@ def test_predictions_of_the_trainer_are_the_clients(row: Row, tmp_path: Path) ->
 
 def test_a_tree_with_fewer_nodes_than_clients_serves_a_new_client(tmp_path: Path) -> None:
     data = make_data(sizes=(9, 8, 7, 9, 8))
-    options = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1, "max_depth": 1}  # three nodes
+    options = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}
     model = make_model(Clustered, data, client_optimizer=SGD, **options)
     train(model, data, 3).trainer.save_checkpoint(tmp_path / "a.ckpt")
     again = load(tmp_path / "a.ckpt")

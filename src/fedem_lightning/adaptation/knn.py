@@ -4,7 +4,7 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 2111.09360. Section 3.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +38,14 @@ class KNN(Adaptation):
     """Client t predicts with lambda_t p_knn + (1 - lambda_t) p; p is its mixture of models before, none is trained.
 
     p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over those of the k nearest training samples that have label y; d is the
-    distance of the features, and D their number. A client without training samples has lambda = 0. "lambda" is a column
+    distance of the features, and D their number; of several models, those of the one with
+    the largest mixture weight. A client without training samples has lambda = 0. "lambda" is a column
     of the clients' table.
 
     Args:
         neighbours: k; a client with fewer samples takes all.
         scale: sigma.
         capacity: share of its training samples that a client stores, drawn at random; at least one.
-        features: of several models. "strongest": those of the model with the largest mixture weight; "all": those of
-            all models, side by side.
         head: a regular expression found in the names of the head's tensors: the features are the inputs of its first
             layer. None: the head is the last layer.
         lambdas: the grid, in [0, 1].
@@ -64,14 +63,13 @@ class KNN(Adaptation):
         neighbours: PositiveInt = 10,
         scale: Positive = 1.0,
         capacity: PositiveShare = 1.0,
-        features: Literal["strongest", "all"] = "strongest",
         head: str | None = None,
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
     ) -> None:
         super().__init__(0, None)
         self.neighbours, self.scale, self.capacity = neighbours, scale, capacity
-        self.features, self.head, self.selection = features, head, selection
+        self.head, self.selection = head, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
     def prepare(self, federation: Federation) -> None:
@@ -108,7 +106,7 @@ class KNN(Adaptation):
         """The clients' mixtures as one module, and what differs by client, each [C, ...]."""
         shared, m = isinstance(personal, SharedModels), personal.mixture.shape[1]
         networks = personal.components if isinstance(personal, SharedModels) else [personal.backbone] * m
-        base = FeatureMixture(list(networks), layer, block.federation.task, self.features, shared).eval()
+        base = FeatureMixture(list(networks), layer, block.federation.task, shared).eval()
         state: Models = {"weights": personal.mixture, "strongest": personal.mixture.argmax(dim=1)}
         models = personal.models
         for name in model_state(base):

@@ -1,33 +1,29 @@
 """Federated algorithms; each has a file of its own."""
 
-from fedem_lightning.algorithms.afl import AFL
 from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.clustered import Clustered
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization, DFedEM
-from fedem_lightning.algorithms.ditto import Ditto
+from fedem_lightning.algorithms.fair import AFL, QFFL
 from fedem_lightning.algorithms.fedala import FedALA
 from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
-from fedem_lightning.algorithms.fedbabu import FedBABU
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
-from fedem_lightning.algorithms.fedproto import FedProto
 from fedem_lightning.algorithms.fedrc import FedRC
-from fedem_lightning.algorithms.fedrod import FedRoD
 from fedem_lightning.algorithms.floral import FLoRAL
 from fedem_lightning.algorithms.hypcluster import HypCluster
 from fedem_lightning.algorithms.l2sgd import L2SGD
 from fedem_lightning.algorithms.mapper import Mapper
 from fedem_lightning.algorithms.mocha import MOCHA
 from fedem_lightning.algorithms.oracle import Oracle
-from fedem_lightning.algorithms.partial_averaging import FedBN, FedPer, FedRep, LGFedAvg
+from fedem_lightning.algorithms.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from fedem_lightning.algorithms.per_fedavg import PerFedAvg
-from fedem_lightning.algorithms.pfedme import PFedMe
-from fedem_lightning.algorithms.qffl import QFFL
+from fedem_lightning.algorithms.proximal import Ditto, PFedMe
 from fedem_lightning.algorithms.scaffold import Scaffold
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
+from fedem_lightning.algorithms.two_heads import FedProto, FedRoD
 from fedem_lightning.algorithms.user_centric import UserCentric
 
 __all__ = [

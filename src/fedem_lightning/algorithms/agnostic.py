@@ -5,7 +5,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 Federated Averaging", Interspeech 2021, arXiv 2104.02748, for the rule.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class Agnostic(FederatedAlgorithm):
         backbone, n_clients, options: see `FederatedAlgorithm`.
         domain_lr: gamma, 0 or more.
         window: r_win, the number of rounds over which a cohort's samples of each domain are averaged.
-        initial_weights: lambda before the first round: "uniform", or "proportional" to the domains' samples.
 
     """
 
@@ -53,11 +52,10 @@ class Agnostic(FederatedAlgorithm):
         n_clients: int,
         domain_lr: NotNegative = 0.05,
         window: PositiveInt = 1,
-        initial_weights: Literal["uniform", "proportional"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.domain_lr, self.window, self.initial_weights = domain_lr, window, initial_weights
+        self.domain_lr, self.window = domain_lr, window
         for name in ("weights", "mean_counts", "recent_counts"):
             self.states.declare(name, torch.zeros(0), Owner.SERVER)
 
@@ -70,8 +68,7 @@ class Agnostic(FederatedAlgorithm):
         """Sets lambda_0, and `mean_counts` to a cohort's expected number of samples of each domain."""
         everybody = federation.block(federation.clients(), "train")
         counts = self._by_domain(everybody).sum(dim=0).to(self.parameter_dtype)  # [p]
-        start = torch.ones_like(counts) if self.initial_weights == "uniform" else counts
-        self.weights = start / start.sum()
+        self.weights = torch.ones_like(counts) / len(counts)
         share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
         self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # never used for a domain without samples
         self.recent_counts = counts.new_zeros(self.window, len(counts))

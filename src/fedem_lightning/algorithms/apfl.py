@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
@@ -97,12 +97,10 @@ class APFL(FederatedAlgorithm):
         }
         step = self.local.step(block, round_, InterpolatedStep, adaptive=self.adaptive)
         trained = self.local.train(w, block, round_, step=step, extra=extra)
-        new_alpha, new_v = trained["mixing"]["alpha"], trained["own"] | trained["own_buffers"]
-        finite = all_finite({**new_v, "alpha": new_alpha})  # [C]
         if self.own_momentum is not None:
-            self.own_momentum.write(t[finite], {name: rows[finite] for name, rows in trained["own_momentum"].items()})
-        self.own.write(t[finite], {name: rows[finite] for name, rows in new_v.items()})
-        self.alpha[t[finite]] = new_alpha[finite].squeeze(1)
+            self.own_momentum.write(t, trained["own_momentum"])
+        self.own.write(t, trained["own"] | trained["own_buffers"])
+        self.alpha[t] = trained["mixing"]["alpha"].squeeze(1)
         return Sent(trained["params"] | trained["buffers"], block.counts())
 
     def _momentum_of(self, clients: Tensor, own: Models) -> Models:

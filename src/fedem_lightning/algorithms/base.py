@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation, Means, Models, Sent, make_aggregation
 from fedem_lightning.algorithms import checkpoints, fitting, scoring
-from fedem_lightning.algorithms.checks import check_is_federation
 from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
@@ -397,10 +396,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
         scoring.test(self, batch)
-
-    def on_predict_batch_start(self, batch: object, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuses batches of a loader; the other steps do so as they prepare for the federation."""
-        check_is_federation(batch)
 
     def predict_step(self, batch: Federation, batch_idx: int) -> scoring.ClientPredictions:
         """Predictions for the test samples of the scored clients, of this process's share if there are several."""

@@ -13,7 +13,6 @@ from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.components import model_state
 from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
 from fedem_lightning.settings.expected import given
@@ -128,14 +127,6 @@ def check_everybody_trains(algorithm: "FederatedAlgorithm", federation: Federati
     require(algorithm.faults is None or algorithm.faults.answers, answer)
 
 
-def check_everybody_is_seen(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
-    """Raises UserError if there are unseen clients."""
-    require(
-        len(federation.clients()) == federation.n_clients,
-        f"dataset.unseen or unseen_fraction: {type(algorithm).__name__} has no model for clients that did not train",
-    )
-
-
 def check_classes(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
@@ -176,17 +167,13 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
     return outputs
 
 
-def check_trains(outputs: Tensor) -> None:
-    """Raises UserError if no gradient comes back from a network's outputs."""
+def check_logits(outputs: Tensor, task: Task) -> None:
+    """Raises UserError if no gradient comes back from outputs [n, ..., Y], or a classifier's are probabilities.
+
+    These end in a softmax or a sigmoid. Log-probabilities are logits, too. Of a softmax one sample alone does not tell.
+    """
     cut = "backbone: its outputs have no gradient: its forward detaches them, or does not use its parameters"
     require(outputs.requires_grad, cut)
-
-
-def check_logits(outputs: Tensor, task: Task) -> None:
-    """Raises UserError if a classifier's outputs [n, ..., Y] are probabilities: they end in a softmax or a sigmoid.
-
-    Log-probabilities are logits, too. Of a softmax one sample alone does not tell.
-    """
     message = "backbone: its outputs are probabilities, but the loss takes logits: leave the {} at its end out"
     kinds = Classification | BinaryClassification | MultiLabel
     sigmoid = isinstance(task, kinds) and "Sigmoid" in type(outputs.grad_fn).__name__
@@ -196,14 +183,3 @@ def check_logits(outputs: Tensor, task: Task) -> None:
     sums = outputs.double().sum(dim=-1)
     logits = bool((outputs < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-4)
     require(logits, message.format("softmax"))
-
-
-def check_finite_models(algorithm: "FederatedAlgorithm") -> None:
-    """Raises UserError if a component holds NaN or infinity: nobody should read scores of such a model."""
-    for m, component in enumerate(algorithm.components):
-        for name, tensor in model_state(component).items():
-            require(
-                bool(tensor.isfinite().all()),
-                f"training diverged: after round {algorithm.statistics.rounds}, {name} of component {m} is not finite; "
-                f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})",
-            )

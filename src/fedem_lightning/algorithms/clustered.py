@@ -5,11 +5,10 @@ Constraints", IEEE TNNLS 2020, arXiv 1910.01991. Algorithms 1 (bipartition), 3 (
 """
 
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
@@ -29,6 +28,8 @@ from fedem_lightning.settings.ranges import Count, NotNegative
 
 CHUNK = 2**22
 """Elements of the updates that are compared at a time."""
+MAX_DEPTH = 5
+"""Of the tree: there are 32 clusters at most."""
 
 
 class Clustered(FederatedAlgorithm):
@@ -48,8 +49,6 @@ class Clustered(FederatedAlgorithm):
         gamma_max: a cluster is split only if sqrt((1 - alpha_cross) / 2) > gamma_max; alpha_cross is the largest
             similarity between clients of different parts.
         linkage: "complete" (the authors' code), or "single" (the paper's Algorithm 1, which minimises alpha_cross).
-        unseen: "tree", or "lowest_loss": the cluster whose model has the lowest loss on the client's training samples.
-        max_depth: depth of the tree; there are 2^max_depth clusters at most.
 
     """
 
@@ -73,14 +72,11 @@ class Clustered(FederatedAlgorithm):
         min_rounds: Count = 20,
         gamma_max: NotNegative = 0.0,
         linkage: Literal["complete", "single"] = "complete",
-        unseen: Literal["tree", "lowest_loss"] = "tree",
-        max_depth: Annotated[int, Ge(1), Le(10)] = 5,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
-        self.min_rounds, self.linkage, self.unseen, self.max_depth = min_rounds, linkage, unseen, max_depth
-        n_nodes = 2 ** (max_depth + 1) - 1
+        self.min_rounds, self.linkage, n_nodes = min_rounds, linkage, 2 ** (MAX_DEPTH + 1) - 1
         self.states.declare(
             "cluster", torch.zeros(n_clients, dtype=torch.int64), Owner.CLIENT, columns="cluster", groups=True
         )
@@ -90,11 +86,10 @@ class Clustered(FederatedAlgorithm):
         self.nodes = ClientStore.of_components(n_nodes, self.components, Owner.SERVER_ONLY, of_clients=False)
         row = self.params_of(self.nodes.read(torch.tensor(0)))
         self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
-        if unseen == "tree":
-            # the updates at the split of each level, client after client
-            self.split_updates = ClientStore(
-                max_depth * n_clients, row, Owner.SERVER_ONLY, of_clients=False, levels=max_depth
-            )
+        # the updates at the split of each level, client after client
+        self.split_updates = ClientStore(
+            MAX_DEPTH * n_clients, row, Owner.SERVER_ONLY, of_clients=False, levels=MAX_DEPTH
+        )
 
     def prepare(self, federation: Federation) -> None:
         """Checks that every client takes part in every round: all client updates are compared."""
@@ -120,7 +115,7 @@ class Clustered(FederatedAlgorithm):
         theta = self.nodes.read(self.cluster[t])  # [C, 1, ...]
         trained = self.local.solve(theta, block, round_)
         delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
-        self.updates.write(t, {name: d.nan_to_num(0.0, 0.0, 0.0) for name, d in delta.items()})
+        self.updates.write(t, delta)
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
         group = torch.searchsorted(self.leaves(block.federation), self.cluster[t])
         return Sent(trained, block.counts(), group, self.n_groups)
@@ -153,25 +148,21 @@ class Clustered(FederatedAlgorithm):
         old = self.nodes.read(leaf)  # theta_c, where the members started  [1, ...]
         for child, half in ((2 * leaf + 1, members[~side]), (2 * leaf + 2, members[side])):
             self.cluster[half] = child
-            half = half[self.update_norms[half].isfinite()]
-            mean = self.updates.mean(half, federation.splits["train"].counts(half)) if len(half) else {}  # [1, ...]
+            mean = self.updates.mean(half, federation.splits["train"].counts(half))  # [1, ...]
             self._serve(child, theta | {name: (old[name] + update)[0] for name, update in mean.items()})
-        if self.unseen == "tree":
-            self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
+        self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
         self.split[leaf] = True
 
     def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:
         """The part that each member joins, bool [c]; None: the cluster is not split."""
         old = self.nodes.read(leaf)
         a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
-        a, b = float(a) ** 0.5, float(self.update_norms[members].nan_to_num(0.0, 0.0).max())
+        a, b = float(a) ** 0.5, float(self.update_norms[members].max())
         self.round_metrics.add("mean_update_norm", torch.tensor([a]))
         self.round_metrics.add("max_update_norm", torch.tensor([b]))
         self.longest_mean[leaf] = max(float(self.longest_mean[leaf]), a)
         eps1 = float(self.longest_mean[leaf]) / 10 if isinstance(self.eps1, str) else self.eps1
         eps2 = 4 * eps1 if isinstance(self.eps2, str) else self.eps2
-        if round_ >= self.min_rounds and not self.split.any():
-            self._note(a, b, eps1, eps2)
         deepest = int(leaf) >= len(self.split) // 2
         if not (a < eps1 and b > eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
             return None
@@ -181,18 +172,7 @@ class Clustered(FederatedAlgorithm):
         across = similarity[side][:, ~side].max()
         if np.sqrt(max(0.0, 1 - across) / 2) <= self.gamma_max:
             return None
-        self.diagnostics.pop("clustered", None)
         return torch.from_numpy(side).to(members.device)
-
-    def _note(self, a: float, b: float, eps1: float, eps2: float) -> None:
-        """Records how far the norms are from the thresholds, as long as there is no split."""
-        seen = self.diagnostics.get("clustered", {})
-        self.diagnostics["clustered"] = {
-            "smallest_mean_update_norm": min(a, seen.get("smallest_mean_update_norm", a)),
-            "largest_update_norm": max(b, seen.get("largest_update_norm", b)),
-            "eps1": eps1,
-            "eps2": eps2,
-        }
 
     @property
     def n_groups(self) -> int:
@@ -220,15 +200,12 @@ class Clustered(FederatedAlgorithm):
         return self.own_models(self.nodes.read(self.cluster[clients]))
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """Assigns unseen clients by the tree (Alg. 4) or the lowest loss; without samples they go to the left child."""
+        """Unseen clients go down the tree (Alg. 4); without samples they go to the left child."""
         for t in clients.split(1):
             block = federation.block(t, "train")
-            if self.unseen == "tree":
-                self.cluster[t] = 0
-                while self.split[self.cluster[t]]:
-                    self.cluster[t] = self._nearer_child(block)
-            else:
-                self.cluster[t] = self._lowest_loss(block)
+            self.cluster[t] = 0
+            while self.split[self.cluster[t]]:
+                self.cluster[t] = self._nearer_child(block)
 
     def _nearer_child(self, block: Block) -> Tensor:
         """The child of the client's node whose clients include the one with the most similar update at the split."""
@@ -244,14 +221,6 @@ class Clustered(FederatedAlgorithm):
             both = {name: torch.cat([own[name], known[name]]) for name in own}
             best.append(cosine_similarities(both)[0, 1:].max())
         return 2 * node + (1 if best[0] >= best[1] else 2)
-
-    def _lowest_loss(self, block: Block) -> Tensor:
-        leaves = self.leaves(block.federation)
-        if len(block.index) == 0:
-            return leaves[:1]
-        models = {name: rows.transpose(0, 1) for name, rows in self.nodes.read(leaves).items()}  # [1, leaves, ...]
-        losses = self.own_models(models).losses(block)  # [n, leaves]
-        return leaves[losses.mean(dim=0).argmin()].view(1)
 
 
 def depth(node: Tensor) -> Tensor:

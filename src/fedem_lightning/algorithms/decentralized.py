@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.data.block import Block
@@ -68,9 +68,7 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         t, counts = block.clients, block.federation.splits["train"].counts(block.federation.clients())
         scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
         weights = self.majorized(block) * scale.to(self.parameter_dtype)[block.owner].unsqueeze(1)
-        half = self.local.solve(self.models.read(t), block, round_, weights)
-        self.round_metrics.reject(t[~all_finite(half)])
-        self.models.write_finite(t, half)
+        self.models.write(t, self.local.solve(self.models.read(t), block, round_, weights))
         return None
 
     def server_update(self, means: Means | None, round_: Round) -> None:

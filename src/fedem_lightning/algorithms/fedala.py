@@ -21,7 +21,10 @@ from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
+from fedem_lightning.settings.ranges import Positive, PositiveShare
+
+MAX_PASSES = 100
+"""Most passes in which a client learns its weights for the first time."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,6 @@ class FedALA(FederatedAlgorithm):
         weights_lr: eta_w.
         share: s, the share of a client's samples with which it learns W, drawn anew in each round.
         tolerance: standard deviation of the losses at which the first learning ends.
-        max_passes: most passes of the first learning.
 
     """
 
@@ -68,14 +70,12 @@ class FedALA(FederatedAlgorithm):
         weights_lr: Positive = 1.0,
         share: PositiveShare = 0.8,
         tolerance: Positive = 0.01,
-        max_passes: PositiveInt = 100,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         names = split_body_head(self.components[0], head).head
         self.upper = tuple(name for name in self.params_of(self.broadcast(torch.zeros(1))) if name in names)
-        self.weights_lr, self.share = weights_lr, share
-        self.tolerance, self.max_passes = tolerance, max_passes
+        self.weights_lr, self.share, self.tolerance = weights_lr, share, tolerance
         self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
         ones = {name: torch.ones_like(self.components[0].get_parameter(name)).unsqueeze(0) for name in self.upper}
         self.weights = ClientStore(n_clients, ones, alone=True)  # W_t
@@ -85,7 +85,7 @@ class FedALA(FederatedAlgorithm):
         if round_ > 0:
             self.learn_weights(block, round_)
         theta = self.local.solve(self.aggregated(block.clients), block, round_)
-        self.own.write_finite(block.clients, theta)
+        self.own.write(block.clients, theta)
         return Sent(theta, block.counts())
 
     def aggregated(self, clients: Tensor) -> Models:
@@ -99,7 +99,7 @@ class FedALA(FederatedAlgorithm):
         learning = ~self.weights.written[block.clients]  # [C]
         self._pass(part, round_)
         losses: list[Tensor] = []
-        while learning.any() and len(losses) + 1 < self.max_passes:
+        while learning.any() and len(losses) + 1 < MAX_PASSES:
             found = self.own_models(self.aggregated(block.clients)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
             if len(losses) >= 10:
@@ -119,7 +119,7 @@ class FedALA(FederatedAlgorithm):
         step = self.local.step(part, round_, WeightStep, weights_lr=self.weights_lr)
         options: dict[str, Any] = {"only": self.upper, "epochs": 1, "momentum": None, "quiet": True}
         learned = self.local.train(self.aggregated(t), part, round_, step=step, extra=extra, **options)
-        self.weights.write_finite(t, learned["weights"])
+        self.weights.write(t, learned["weights"])
 
     def _part(self, block: Block, round_: int) -> Block:
         """A random share s of each client's samples."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent, all_finite
+from fedem_lightning.aggregation import Means, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.sharing import Shared, mixture_of
@@ -151,10 +151,8 @@ class Local(FederatedAlgorithm):
         return Transmission(down=0, up=0)
 
     def client_update(self, block: Block, round_: int) -> None:
-        """theta_t = local_sgd(theta_t); an update that is not finite is rejected."""
-        trained = self.local.solve(self.models.read(block.clients), block, round_)
-        self.round_metrics.reject(block.clients[~all_finite(trained)])
-        self.models.write_finite(block.clients, trained)
+        """theta_t = local_sgd(theta_t)."""
+        self.models.write(block.clients, self.local.solve(self.models.read(block.clients), block, round_))
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> None:
         """Nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, all_finite
+from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
@@ -68,12 +68,8 @@ class FedFOMO(FederatedAlgorithm):
         self._downloads, self._distinct = float(n_downloads or 0), 0  # last round: per client, distinct models
 
     def client_update(self, block: Block, round_: int) -> None:
-        """theta_i^t = local_sgd(theta_i^{t-1}); an update that is not finite is rejected."""
-        t = block.clients
-        self.trained.written[t] = False
-        trained = self.local.solve(self.models.read(t), block, round_)
-        self.round_metrics.reject(t[~all_finite(trained)])
-        self.trained.write_finite(t, trained)
+        """theta_i^t = local_sgd(theta_i^{t-1})."""
+        self.trained.write(block.clients, self.local.solve(self.models.read(block.clients), block, round_))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort downloads models and combines them."""

@@ -7,7 +7,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
-from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits, check_trains
+from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits
 from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
@@ -79,9 +79,7 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         "model: it was trained on another federation (other x or labels, partition, split or seed)",
     )
     if algorithm.remote is None and not algorithm.statistics.rounds:  # a model that has been trained may go on
-        outputs = check_fit(algorithm.components[0], federation)
-        check_trains(outputs)
-        check_logits(outputs, federation.task)
+        check_logits(check_fit(algorithm.components[0], federation), federation.task)
     algorithm.federation_digest, algorithm._prepared = federation.digest(), federation
     algorithm.schema = Schema.of(federation)
 

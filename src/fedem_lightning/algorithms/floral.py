@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
@@ -46,7 +46,6 @@ class FLoRAL(PartialAveraging):
             beside models. "samples": n_t, as in the average of the network.
         precondition: whether the gradients of A and B are multiplied by the inverse of (B^T B + epsilon) and of
             (A A^T + epsilon); of convolutions they are divided by the norms of these products.
-        personalize_epochs: passes of an unseen client over its samples; None: as in a round.
 
     """
 
@@ -67,7 +66,6 @@ class FLoRAL(PartialAveraging):
         router_rate: Positive = 1.0,
         precondition: bool = True,
         component_weights: Literal["router", "samples"] = "router",
-        personalize_epochs: PositiveInt | None = None,
         **options: Any,
     ) -> None:
         network = wrapped(backbone, lambda own: RoutedAdapters(own, n_components, rank, alpha))
@@ -78,7 +76,7 @@ class FLoRAL(PartialAveraging):
         require(plain or not self.by_router, f"{needs}; use component_weights=samples")
         if not self.by_router:
             self.facts = replace(self.facts, released=())
-        self.keep([ROUTER], personalize_epochs)
+        self.keep([ROUTER])
         self.adapters: list[str] = self.components[0].adapters  # type: ignore[assignment]
         self.states.declare(
             "pi", torch.full((n_clients, n_components), 1 / n_components), Owner.CLIENT, columns="pi_{m}"
@@ -91,9 +89,8 @@ class FLoRAL(PartialAveraging):
 
     def kept_and_sent(self, block: Block, trained: Models) -> Sent:
         """The network and the adapters, or p_tm times adapter m, and p_t: the server takes means over n_t of both."""
-        sent, finite = super().kept_and_sent(block, trained), all_finite(trained)  # [C]
-        p = trained[ROUTER].squeeze(1).softmax(dim=1)  # [C, M]
-        self.pi[block.clients[finite]] = p[finite].to(self.pi)
+        sent, p = super().kept_and_sent(block, trained), trained[ROUTER].squeeze(1).softmax(dim=1)  # [C, M]
+        self.pi[block.clients] = p.to(self.pi)
         if not self.by_router:
             return sent
         weighed = {name: sent.models[name] * _along(p, sent.models[name], 1) for name in self.adapters}

@@ -70,7 +70,7 @@ class L2SGD(FederatedAlgorithm):
         """The J local steps (xi = 0)."""
         steps = self.local_steps_of(block.federation, round_)
         x = self.local.solve(self.models.read(block.clients), block, round_, steps=steps)
-        self.models.write_finite(block.clients, x)
+        self.models.write(block.clients, x)
         return Sent(x, torch.ones_like(block.counts()))  # x_bar is a plain mean
 
     def server_update(self, means: Means | None, round_: Round) -> None:

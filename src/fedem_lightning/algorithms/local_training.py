@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import ClientOptimizer
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -158,7 +158,8 @@ class LocalTraining:
         progress = (lambda clients: None) if quiet else self.observer.advance
         trained = self.engine.run(step, learners, block, batches, weights, progress)
         if kept is not None:
-            self._keep(kept, trained["momentum"], block.clients, whole=only is None)
+            rows = {name: t.expand(-1, self.n_models, *t.shape[2:]) for name, t in trained["momentum"].items()}
+            kept.write(block.clients, rows if only is None else kept.read(block.clients) | rows)
         return trained
 
     def summed_gradients(self, models: Models, block: Block, round_: int) -> Models:
@@ -172,10 +173,3 @@ class LocalTraining:
             models, block, round_, step=step, extra={"total": zeros}, epochs=1, momentum=None, quiet=True
         )
         return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in found["total"].items()}
-
-    def _keep(self, kept: ClientStore, momentum: Models, clients: Tensor, whole: bool) -> None:
-        """Writes the momentum of clients; where it is not finite, the earlier one stays."""
-        finite = all_finite(momentum).nonzero().squeeze(1)
-        rows = {name: t.index_select(0, finite).expand(-1, self.n_models, *t.shape[2:]) for name, t in momentum.items()}
-        t = clients[finite]
-        kept.write(t, rows if whole else kept.read(t) | rows)

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Means, all_finite
+from fedem_lightning.aggregation import Means
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.checks import check_everybody_is_seen
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -115,7 +114,7 @@ class MOCHA(FederatedAlgorithm):
         self.states.declare("sigma", torch.eye(n_clients) / n_clients, Owner.SERVER)
 
     def client_update(self, block: Block, round_: int) -> None:
-        """Each client takes H_t coordinate steps of b_t and alpha_t. An update that is not finite is rejected."""
+        """Each client takes H_t coordinate steps of b_t and alpha_t."""
         if not self.alpha.shape[1]:
             self.alpha = self.alpha.new_zeros(self.n_clients, int(block.federation.splits["train"].counts().max()))
         steps = self.local_steps_of(block, round_)  # H_t
@@ -138,11 +137,8 @@ class MOCHA(FederatedAlgorithm):
         c = (scale / n)[owner] * torch.linalg.vector_norm(z, dim=1) ** 2  # sigma' Sigma_tt |x|^2 / (lambda n_t)  [n]
         active = torch.bincount(turn[taken]).tolist()  # number of clients that take step 0, 1, ...
         a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
-        finite = all_finite({"b": delta_b})  # [C]
-        self.round_metrics.reject(t[~finite])
-        kept = finite[owner]
-        self.b[t[finite]] += delta_b[finite]
-        self.alpha[t[owner[kept]], turn[kept]] = (y * a)[kept]
+        self.b[t] += delta_b
+        self.alpha[t[owner], turn] = y * a
         self.local.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -188,7 +184,7 @@ class MOCHA(FederatedAlgorithm):
         primal = empty.index_add(0, owner, self.loss.primal(m)) / block.counts() + half
         dual = empty.index_add(0, owner, self.loss.dual(a)) / block.counts() - half
         for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
-            self.round_metrics.add(name, values[values.isfinite()])
+            self.round_metrics.add(name, values)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """Every client receives its own w_t and sends delta b_t."""
@@ -209,7 +205,8 @@ class MOCHA(FederatedAlgorithm):
         weights = getattr(task, "class_weights", None)
         require(weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
         require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
-        check_everybody_is_seen(self, federation)
+        unseen = "dataset.unseen or unseen_fraction: MOCHA has no model for clients that did not train"
+        require(bool(federation.seen.all()), unseen)
 
 
 def ascend(

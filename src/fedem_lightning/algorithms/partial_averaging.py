@@ -1,6 +1,6 @@
-"""FedPer, LG-FedAvg, FedBN and FedRep: the server averages a part of the model, and each client keeps the rest.
+"""FedPer, LG-FedAvg, FedBN, FedRep and FedBABU: the server averages a part of the model alone.
 
-They differ in that part, and FedRep in the order of training:
+They differ in that part, and in what becomes of the rest:
 
 - FedPer. Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019, arXiv
   1912.00818. Clients keep the head.
@@ -10,6 +10,8 @@ They differ in that part, and FedRep in the order of training:
   ICLR 2021, arXiv 2102.07623. Clients keep the normalisation layers: parameters and statistics.
 - FedRep. Collins, Hassani, Mokhtari, Shakkottai: "Exploiting Shared Representations for Personalized Federated
   Learning", ICML 2021, arXiv 2102.07078. Algorithm 1. Clients keep the head, which they train before the body.
+- FedBABU. Oh, Kim, Yun: "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022, arXiv
+  2106.06042. Algorithm 1. The head never moves; each client then tunes the whole model.
 """
 
 from collections.abc import Collection
@@ -18,7 +20,8 @@ from typing import Any
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.adaptation import Adaptation, Finetune
+from fedem_lightning.aggregation import Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
@@ -29,7 +32,7 @@ from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
-from fedem_lightning.settings.ranges import Count, PositiveInt
+from fedem_lightning.settings.ranges import Count
 
 
 class PartialAveraging(FederatedAlgorithm):
@@ -41,13 +44,13 @@ class PartialAveraging(FederatedAlgorithm):
     facts = Facts(released=())
     private: tuple[str, ...]  # names of the tensors in v
     shared: tuple[str, ...]  # and in u
+    own_epochs: int | None = None  # passes of an unseen client over its samples; None: as in a round
 
-    def keep(self, private: Collection[str], personalize_epochs: int | None) -> None:
-        """Says which tensors of a model clients keep, and how many passes an unseen client makes over its samples."""
+    def keep(self, private: Collection[str]) -> None:
+        """Says which tensors of a model clients keep."""
         state = model_state(self.components[0])
         self.private = tuple(name for name in state if name in private)
         self.shared = tuple(name for name in state if name not in private)
-        self.personalize_epochs = personalize_epochs
         rows = {name: state[name].unsqueeze(0) for name in self.private}
         self.own = ClientStore(self.n_clients, rows, alone=True)  # v_t
         self.sent_share = share_of_bytes(self.components[0], self.shared)
@@ -66,9 +69,8 @@ class PartialAveraging(FederatedAlgorithm):
         return self.broadcast(clients) | self.own.read(clients)
 
     def kept_and_sent(self, block: Block, trained: Models) -> Sent:
-        """Keeps v_t of the clients whose models [C, 1, ...] are finite; u goes to the server with weights n_t."""
-        finite = all_finite(trained)  # [C]
-        self.own.write(block.clients[finite], {name: trained[name][finite] for name in self.private})
+        """Keeps v_t of the models [C, 1, ...]; u goes to the server with weights n_t."""
+        self.own.write(block.clients, {name: trained[name] for name in self.private})
         return Sent({name: trained[name] for name in self.shared}, block.counts())
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
@@ -93,7 +95,7 @@ class PartialAveraging(FederatedAlgorithm):
     def train_private(self, models: Models, block: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
         round_ = self.statistics.rounds
-        options: dict[str, Any] = {"only": self.private, "epochs": self.personalize_epochs}
+        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs}
         options["step"] = self.local_step(block, round_)
         self.kept_and_sent(block, self.local.solve(models, block, round_, **options))
 
@@ -104,40 +106,25 @@ class FedPer(PartialAveraging):
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         head: a regular expression found in the names of the head's tensors; None: the last layer.
-        personalize_epochs: passes of an unseen client over its samples; None: as in a round.
 
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        n_clients: int,
-        head: str | None = None,
-        personalize_epochs: PositiveInt | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).head, personalize_epochs)
+        self.keep(split_body_head(self.components[0], head).head)
 
 
 class LGFedAvg(PartialAveraging):
     """The server averages the head; client t keeps its body phi_t.
 
     Args:
-        backbone, n_clients, head, personalize_epochs, options: see `FedPer`.
+        backbone, n_clients, head, options: see `FedPer`.
 
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        n_clients: int,
-        head: str | None = None,
-        personalize_epochs: PositiveInt | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).body, personalize_epochs)
+        self.keep(split_body_head(self.components[0], head).body)
 
 
 class FedBN(PartialAveraging):
@@ -147,15 +134,13 @@ class FedBN(PartialAveraging):
     is FedAvg.
 
     Args:
-        backbone, n_clients, personalize_epochs, options: see `FedPer`.
+        backbone, n_clients, options: see `FedPer`.
 
     """
 
-    def __init__(
-        self, backbone: Backbone, n_clients: int, personalize_epochs: PositiveInt | None = None, **options: Any
-    ) -> None:
+    def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(normalization_tensors(self.components[0]), personalize_epochs)
+        self.keep(normalization_tensors(self.components[0]))
 
     def initialize(self, federation: Federation) -> None:
         """Says so where there is nothing that clients could keep."""
@@ -186,8 +171,8 @@ class FedRep(PartialAveraging):
         self, backbone: Backbone, n_clients: int, head: str | None = None, head_epochs: Count = 1, **options: Any
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).head, head_epochs)
-        self.head_epochs = head_epochs
+        self.keep(split_body_head(self.components[0], head).head)
+        self.head_epochs = self.own_epochs = head_epochs
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Alg. 1: first the head, then the body."""
@@ -199,3 +184,43 @@ class FedRep(PartialAveraging):
         """Gradients of the body's steps and of tau_h epochs of the head's."""
         counts = federation.splits["train"].counts(clients)
         return super().local_work(federation, clients, round_) + self.head_epochs * counts
+
+
+class FedBABU(FederatedAlgorithm):
+    """The server averages the body phi; all clients have the same random head h, which training does not change.
+
+    Args:
+        backbone, n_clients, options: see `FederatedAlgorithm`.
+        head: a regular expression found in the names of the head's tensors; None: the last layer.
+        adaptation: the tuning before every scoring; None: `Finetune()`, tau_f = 1 epoch of body and head.
+
+    """
+
+    facts = Facts(released=())
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        head: str | None = None,
+        adaptation: Adaptation | None = None,
+        **options: Any,
+    ) -> None:
+        tuning = Finetune() if adaptation is None else adaptation
+        super().__init__(backbone, n_clients, n_components=1, adaptation=tuning, **options)
+        self.body = split_body_head(self.components[0], head).body
+        self.sent_share = share_of_bytes(self.components[0], self.body)
+
+    def client_update(self, block: Block, round_: int) -> Sent:
+        """Local steps of phi; h is fixed."""
+        models = self.local.solve(self.broadcast(block.clients), block, round_, only=self.body)
+        return Sent({name: models[name] for name in self.body}, block.counts())
+
+    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
+        """The body."""
+        models = self.broadcast(clients)
+        return Sent({name: models[name] for name in self.body}, n_train.clamp(min=1))
+
+    def transmission(self, clients: Tensor) -> Transmission:
+        """The body each way; everybody has the head from the start."""
+        return Transmission(down=self.sent_share, up=self.sent_share)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent, all_finite
+from fedem_lightning.aggregation import Means, Models, Sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
@@ -71,8 +71,7 @@ class Scaffold(FederatedAlgorithm):
         steps = y["steps"]["steps"].clamp(min=1)  # J, [C, 1]
         new = {name: total / along(steps, total) for name, total in y["total"].items()}  # line 12
         models = y["params"] | y["buffers"]
-        finite = all_finite(models | new)  # [C]
-        self.controls.write(t[finite], {name: rows[finite] for name, rows in new.items()})
+        self.controls.write(t, new)
         change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
         return Sent(models, (block.counts() > 0).long(), extras={"control": change})
 

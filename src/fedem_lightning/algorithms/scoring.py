@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.checks import check_finite_models
 from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
@@ -49,7 +48,6 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
     """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
     prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
-    check_finite_models(algorithm)
     training = algorithm.trainer.state.fn == "fit"
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         if algorithm.facts.personalizes_seen:
@@ -65,7 +63,6 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
     prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
-    check_finite_models(algorithm)
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
     algorithm.clients, algorithm.test_samples, algorithm.class_scores, algorithm.label_scores = found

@@ -1,16 +1,23 @@
-"""The server's step: averages, pseudo-gradients and the server optimiser (Reddi et al. 2021)."""
+"""The server's step: averages, pseudo-gradients and server optimisers.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: "Adaptive Federated Optimization", ICLR 2021, arXiv
+2003.00295. Algorithm 2. FedAdagrad is torch.optim.Adagrad.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import pytorch_lightning as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Means, Models
+from fedem_lightning.client_optimizers import Betas
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.expected import given
+from fedem_lightning.settings.ranges import Positive
 
 ServerOptimizer = Annotated[
     Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
@@ -134,3 +141,55 @@ def takes_plain_averages(optimizer: torch.optim.Optimizer) -> bool:
         return group["lr"] == 1 and group["momentum"] == 0 and group["weight_decay"] == 0 and not group["maximize"]
 
     return type(optimizer) is torch.optim.SGD and all(map(replaces, optimizer.param_groups))
+
+
+class FedAdam(Checked, torch.optim.Optimizer):
+    """m <- beta_1 m + (1 - beta_1) g, v <- beta_2 v + (1 - beta_2) g^2, theta <- theta - lr m / (sqrt(v) + tau).
+
+    Unlike torch.optim.Adam it does not correct m and v, which starts at tau^2, for where they start.
+
+    Args:
+        params: the components' parameters.
+        lr: the server's learning rate.
+        betas: beta_1 and beta_2.
+        tau: adaptivity: a large tau makes it like SGD with momentum.
+
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
+    ) -> None:
+        super().__init__(params, {"lr": lr, "beta_1": betas[0], "beta_2": betas[1], "tau": tau})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes a step; a parameter without a gradient stays as it is."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["m"], state["v"] = torch.zeros_like(p), torch.full_like(p, group["tau"] ** 2)
+                state["m"].lerp_(p.grad, 1 - group["beta_1"])
+                self.grow_(state["v"], p.grad.square(), group["beta_2"])
+                p.addcdiv_(state["m"], state["v"].sqrt().add_(group["tau"]), value=-group["lr"])
+        return loss
+
+    @staticmethod
+    def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:
+        """Changes v, the running mean of squares, in place."""
+        v.lerp_(square, 1 - beta_2)
+
+
+class FedYogi(FedAdam):
+    """v <- v - (1 - beta_2) g^2 sign(v - g^2), which shrinks more slowly than FedAdam's; arguments as there."""
+
+    @staticmethod
+    def grow_(v: Tensor, square: Tensor, beta_2: float) -> None:
+        """Towards g^2, by a share of g^2."""
+        v.addcmul_(square, torch.sign(v - square), value=beta_2 - 1)

@@ -67,7 +67,9 @@ def train(message: Message, context: Context) -> Message:
     """The client update of a round, and the rows of client state that the method reports; Flower keeps the state."""
     federation = federation_of(context)
     algorithm = algorithm_of(message.content, context, federation)
+    put_back = algorithm.states.remember(FIRST)
     sent = algorithm.client_update(federation.block(FIRST, "train"), algorithm.statistics.rounds)
+    put_back(algorithm.states.diverged(FIRST))
     check_sent(algorithm, sent)
     reply: dict[str, Any] = {"reported": arrays(dict(algorithm.states.of(Owner.REPORTED)))}
     if sent is not None:

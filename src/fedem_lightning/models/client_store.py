@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, all_finite
+from fedem_lightning.aggregation import Models
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
 from fedem_lightning.records.measures import bytes_in_words
@@ -143,14 +143,6 @@ class ClientStore(nn.Module):
         for name, some in rows.items():
             own = self.get_buffer(name)
             own.index_copy_(0, where.to(own.device), some.to(own))
-
-    def write_finite(self, clients: Tensor, models: Models) -> int:
-        """Writes the clients' rows without NaN and infinity; returns the number of rejected rows."""
-        finite = all_finite(models)  # [C]
-        if not finite.all():
-            clients, models = clients[finite], {name: rows[finite] for name, rows in models.items()}
-        self.write(clients, models)
-        return int((~finite).sum())
 
     @torch.no_grad()
     def mix(self, clients: Tensor, w: Tensor) -> float:

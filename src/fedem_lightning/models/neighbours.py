@@ -6,7 +6,6 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 
 import copy
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +23,13 @@ FAR = 1e30
 
 
 class FeatureMixture(Recorded, nn.Module):
-    """M networks: their mixture (FedEM, Eq. 5), and the features from which they predict.
+    """M networks: their mixture (FedEM, Eq. 5), and the features of the one with the largest weight.
 
     Args:
         networks: the M networks; it holds copies.
         layer: name of the layer whose inputs are the features. A network may hold it in several parts: then their
             features stand side by side.
         task: of the networks.
-        features: "strongest": those of the network with the largest weight; "all": of all M, side by side.
         shared: whether the networks are the same for all clients, so that they are no part of a client's model.
 
     """
@@ -45,7 +43,6 @@ class FeatureMixture(Recorded, nn.Module):
         networks: Sequence[nn.Module],
         layer: str,
         task: Task,
-        features: Literal["strongest", "all"] = "strongest",
         shared: bool = True,
     ) -> None:
         super().__init__()
@@ -54,7 +51,7 @@ class FeatureMixture(Recorded, nn.Module):
             share_frozen(network, self.networks[0])
         if shared:
             self.networks.requires_grad_(False)
-        self.layer, self.task, self.features = layer, task, features
+        self.layer, self.task = layer, task
         like = next(self.networks.parameters())  # on the networks' device
         self.register_buffer("weights", like.new_full((len(networks),), 1 / len(networks)))
         self.register_buffer("strongest", torch.tensor(0, device=like.device))
@@ -71,10 +68,7 @@ class FeatureMixture(Recorded, nn.Module):
             features, outputs = features_and_outputs(network, self.layer, x)
             found.append(features)
             predictions.append(self.task.predict(outputs))
-        if self.features == "all":
-            features = torch.cat(found, dim=1)
-        else:
-            features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
+        features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
         if len(predictions) == 1:
             return features, predictions[0]
         return features, self.task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1))

@@ -18,7 +18,11 @@ _PACKAGE = "fedem_lightning"
 _ROOMS = {
     "algorithm": ("algorithms",),
     "backbone": ("backbones", "models", "torch.nn"),
-    "server_optimizer": ("algorithms.server_optimizers", "torch.optim"),
+    "server_optimizer": (
+        "algorithms.server_step",
+        "algorithms.server_optimizers",
+        "torch.optim",
+    ),  # where files find it
     "client_optimizer": ("client_optimizers",),
     "task": ("tasks",),
     "surrogate": ("algorithms.surrogate",),
@@ -32,9 +36,27 @@ _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
 _TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
+    "Agnostic.initial_weights": "uniform",
+    "ClientAdam.lr_warmup_rounds": None,
+    "ClientAdamW.lr_warmup_rounds": None,
+    "ClientSGD.lr_warmup_rounds": None,
+    "ClientSGD.nesterov": False,
+    "Clustered.max_depth": 5,
+    "Clustered.unseen": "tree",
+    "Dapper.proxy": None,
+    "Dapper.source": "pool",
+    "FLoRAL.personalize_epochs": None,
+    "FeatureMixture.features": "strongest",
+    "FedALA.max_passes": 100,
+    "FedBN.personalize_epochs": None,
+    "FedPer.personalize_epochs": None,
+    "FedRoD.personalize_epochs": None,
+    "KNN.features": "strongest",
+    "LGFedAvg.personalize_epochs": None,
     "LoRA.scale": None,
     "PerFedAvg.personalize_steps": 1,
     "Pretrained.cache": True,
+    "ShiftedExponentialNetwork.t_dl": 1.0,
     "UserCentric.compared": None,
     "UserCentric.max_streams": 20,
     "UserCentric.members_only": False,
