@@ -26,7 +26,6 @@ from fedem_lightning import (
     ResNet18,
     VmapEngine,
 )
-from fedem_lightning.backbones.layers import BatchNorm1d
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.models.components import make_components
@@ -132,16 +131,3 @@ def test_our_lstm_is_torchs() -> None:
     started, _ = ours(x, (h, c))
     torch.testing.assert_close(started, theirs(x, (h, c))[0])
     assert type(make_components(nn.LSTM(4, 6, bidirectional=True), 1, seed=0)[0]) is nn.LSTM
-
-
-def test_a_batch_of_one_uses_the_running_statistics() -> None:
-    components: Any = make_components(nn.Sequential(nn.BatchNorm1d(3)), 1, seed=0)
-    layer = components[0][0]
-    assert type(layer) is BatchNorm1d
-    assert layer.running_mean is not None
-    before = layer.running_mean.clone()
-    torch.testing.assert_close(layer(torch.ones(1, 3)), torch.ones(1, 3) / (1 + layer.eps) ** 0.5)
-    assert torch.equal(layer.running_mean, before)
-    assert layer.training
-    layer(torch.randn(4, 3))
-    assert not torch.equal(layer.running_mean, before)

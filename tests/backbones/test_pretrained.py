@@ -24,7 +24,7 @@ from fedem_lightning.engine import VmapEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.export import main as export
 from fedem_lightning.models.components import make_components, model_state
-from fedem_lightning.models.tensors import called, trained_parameters
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.run.resuming import check_checkpoint
@@ -70,13 +70,6 @@ def test_what_trains(trains: str, parts: set[str]) -> None:
     assert set(model_state(network)) == names  # position_ids are constants, and no part of a client's model
     model = FedAvg(network, n_clients=4)
     assert model.message_bytes == 4 * sum(p.numel() for p in network.parameters() if p.requires_grad)
-
-
-def test_frozen_tensors_are_the_same_in_all_components() -> None:
-    for given in (encoder, encoder()):
-        components: Any = make_components(given, 3, seed=0)
-        words = [component.body.embeddings.word_embeddings.weight for component in components]
-        assert words[0] is words[1] is words[2]
 
 
 def test_components_start_at_the_pretrained_point() -> None:
@@ -148,12 +141,6 @@ def test_pooling(pooling: Any, expected: list[float]) -> None:
     network = Pretrained(Sequence(), 2, 1, pooling=pooling)
     ids, mask = torch.tensor([[1, 3, 9], [4, 9, 9]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
     assert network.features(input_ids=ids, attention_mask=mask).flatten().tolist() == expected
-
-
-def test_padding_changes_nothing() -> None:
-    network, sample = encoder().eval(), tiny_texts().federation.samples.features(torch.arange(4), torch.float32)
-    longer = {name: torch.nn.functional.pad(part, (0, 5)) for name, part in sample.items()}
-    torch.testing.assert_close(called(network, longer), called(network, sample))
 
 
 # --- data of features -------------------------------------------------------------------------------------------------

@@ -13,17 +13,14 @@ from fedem_lightning import (
     AutoEngine,
     CharLSTM,
     ClientSGD,
-    Dropout,
     Engine,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
-    FederatedDataModule,
     Local,
     LoopEngine,
     MobileNetV2,
     ReferenceCNN,
-    UserError,
     VmapEngine,
 )
 from fedem_lightning.engine import processes_on_cpu
@@ -80,21 +77,6 @@ def test_engines_agree_on_dropout() -> None:
     assert relative_difference(trained(VmapEngine(block_size=1)), expected) <= 1e-9
 
 
-def test_dropout_keeps_its_share_and_differs_between_layers_and_keys() -> None:
-    x = torch.ones(1000, 200)
-    masks = []
-    for salt, key in ((0, 1), (1, 1), (0, 2)):
-        layer = Dropout(0.25, salt=salt)
-        layer.key.fill_(key)
-        out = layer(x)
-        assert (out > 0).double().mean().item() == pytest.approx(0.75, abs=0.005)
-        assert out.max().item() == pytest.approx(1 / 0.75)
-        masks.append(out > 0)
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert (masks[a] == masks[b]).double().mean().item() == pytest.approx(0.75**2 + 0.25**2, abs=0.01)
-    assert torch.equal(Dropout(0.25).eval()(x), x)
-
-
 def lowbias32(value: np.ndarray) -> np.ndarray:
     """C. Wellons' hash of 32-bit integers, in unsigned arithmetic: uint32 of any shape."""
     value = value ^ (value >> np.uint32(16))
@@ -114,21 +96,6 @@ def test_masks_are_the_hash_of_key_and_position_in_numpy(key: int) -> None:
         np.testing.assert_array_equal(passed.numpy(), expected >= int(share * 2**32))
     stacked = torch.func.vmap(lambda k: passes(k, position, 0.5))(torch.tensor([key, 7]))  # [2, n]
     np.testing.assert_array_equal(stacked[0].numpy(), expected >= 2**31)
-
-
-@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
-def test_convolutions_run_in_both_engines(engine: Engine) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(256, size=(30, 28, 28)).astype(np.uint8)
-    data = FederatedDataModule.from_arrays(x, rng.integers(4, size=30), np.arange(30) % 3, n_classes=4)
-    assert data.in_shape == (1, 28, 28)
-    torch.manual_seed(0)
-    model = FedAvg(ReferenceCNN(4), 3, engine=engine, client_optimizer=ClientSGD(lr=0.1))
-    train(model, data, 1, precision="32-true")
-    torch.manual_seed(0)
-    expected = FedAvg(ReferenceCNN(4), 3, engine=LoopEngine(block_size=1), client_optimizer=ClientSGD(lr=0.1))
-    train(expected, data, 1, precision="32-true")
-    assert relative_difference(parameters(model), parameters(expected)) <= 1e-4
 
 
 class BatchNormNet(nn.Sequential):
@@ -202,44 +169,6 @@ def test_blocks_follow_the_memory_budget() -> None:
     blocks = list(engine.blocks(federation, torch.arange(10), learner_bytes=100, batch_size=1))
     assert [len(b.clients) for b in blocks] == [3, 3, 3, 1]  # 2 copies x 100 + 4 x 4 features x 4 bytes: 264 a client
     assert torch.equal(torch.cat([b.clients for b in blocks]), torch.arange(10))
-
-
-@pytest.mark.parametrize("options", [{"block_size": 0}, {"memory_gb": 0}, {"block_size": 1.5}])
-def test_wrong_engine_options_are_named(options: dict[str, Any]) -> None:
-    for kind in (LoopEngine, VmapEngine, AutoEngine):
-        with pytest.raises(UserError, match=f"Engine.{next(iter(options))}"):
-            kind(**options)
-
-
-def test_unknown_engine() -> None:
-    data = make_data()
-    with pytest.raises(UserError, match="engine: expected one of loop, vmap, auto"):
-        make_model(FedAvg, data, engine="warp")
-
-
-def test_components_start_different_from_one_another() -> None:
-    components = make_components(MLP((4,), 3), 3, seed=0)
-    vectors = [parameters(c) for c in components]
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert not torch.allclose(vectors[a], vectors[b])
-    again = make_components(components[0], 3, seed=0)
-    assert torch.equal(parameters(again), parameters(components))
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_bfloat16_follows_float32_over_many_steps(engine: str) -> None:
-    """Autocast keeps low-precision copies of parameters, which must not be those of an earlier step."""
-    data = make_data(sizes=(40, 40), fractions=(1.0, 0.0, 0.0))
-
-    def trained(precision: str) -> torch.Tensor:
-        sgd = ClientSGD(lr=0.1)
-        model = make_model(FedEM, data, n_components=2, local_epochs=5, client_optimizer=sgd, engine=engine)
-        return parameters(train(model, data, 2, precision=precision))
-
-    start = parameters(make_model(FedEM, data, n_components=2))
-    expected = trained("32-true")
-    assert relative_difference(start, expected) > 0.5
-    assert relative_difference(trained("bf16-mixed"), expected) < 0.02
 
 
 def test_processes_on_a_cpu_follow_their_rule() -> None:

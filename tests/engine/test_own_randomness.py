@@ -62,20 +62,3 @@ def test_training_depends_neither_on_blocks_nor_on_the_engine(kind: Any, draw: s
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-6)
     assert not torch.equal(trained(kind(network(draw), 4, batch_size=4, seed=1), 2, seed=0), first)
-
-
-def test_vmap_says_that_it_cannot_stack_such_a_network() -> None:
-    model = FedAvg(network("little noise"), 4, engine="vmap")
-    with pytest.warns(UserWarning, match=r"loop takes over \(it draws random numbers of its own"):
-        trained(model, 1, seed=0)
-    assert model.local.engine.name == "loop"
-
-
-def test_a_resumed_run_without_a_round_left_knows_which_engine_ran(tmp_path: Path) -> None:
-    """results.json names the engine."""
-    saving = {"callbacks": [RoundCheckpoint(2, dirpath=tmp_path)], "enable_checkpointing": True}
-    with pytest.warns(UserWarning, match="loop takes over"):
-        trained(FedAvg(network("dropout"), 4, engine="vmap"), 2, seed=0, **saving)
-    resumed = FedAvg(network("dropout"), 4, engine="vmap")
-    make_trainer(2).fit(resumed, make_data(), ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
-    assert (resumed.local.engine.name, resumed.local.engine.reason) == ("loop", "vmap cannot stack this backbone")

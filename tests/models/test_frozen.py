@@ -9,29 +9,19 @@ import torch
 from torch import nn
 
 from fedem_lightning import (
-    APFL,
     MLP,
-    MOCHA,
-    Adaptation,
     ClientSGD,
-    Dapper,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
     FedGMM,
-    Finetune,
-    Interpolate,
     Linear,
-    Local,
     MobileNetV2,
-    UserCentric,
-    UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
-from fedem_lightning.network import ShiftedExponentialNetwork
-from helpers.conformance import ROWS, Row, own_rows, with_groups
+from helpers.conformance import ROWS, Row, with_groups
 from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_trainer, train
 
@@ -121,21 +111,6 @@ def test_training_is_that_of_the_head_alone_on_the_bodys_features(row: Row, engi
             assert torch.equal(tensor, with_head(norm).state_dict()[name]), name
 
 
-@pytest.mark.parametrize(
-    "adaptation",
-    [Finetune(client_optimizer=ClientSGD(lr=0.3), epochs=2), Dapper(), Interpolate()],
-    ids=lambda a: type(a).__name__,
-)
-def test_adaptations_leave_the_body_alone(adaptation: Adaptation) -> None:
-    data = federation()
-    model = FedAvg(with_head(True), n_clients=4, client_optimizer=SGD, adaptation=adaptation, batch_size=4)
-    trainer = make_trainer(1)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    for name, tensor in frozen(model.components[0]).items():
-        assert torch.equal(tensor, with_head(True).state_dict()[name]), name
-
-
 @pytest.mark.parametrize("frozen_part", ["weight", "bias"])
 def test_a_layer_may_be_frozen_in_part(frozen_part: str) -> None:
     """The stack multiplies a frozen weight and adds each learner's own bias, or the other way round."""
@@ -158,22 +133,6 @@ def test_a_layer_may_be_frozen_in_part(frozen_part: str) -> None:
         torch.testing.assert_close(found["vmap"][name], tensor, rtol=1e-9, atol=1e-12)
 
 
-def test_the_users_network_is_left_as_it_was() -> None:
-    network = with_head(True)
-    before, training = copy.deepcopy(network.state_dict()), network.training
-    train(FedAvg(network, n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
-    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in before.items())
-    assert network.training == training
-
-
-def test_a_norm_layer_that_is_not_frozen_still_moves() -> None:
-    network: Any = with_head(True)
-    network[0][3].requires_grad_(True)
-    model = train(FedAvg(network, n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
-    assert not torch.equal(model.components[0][0][3].running_mean, network[0][3].running_mean)
-    assert not torch.equal(model.components[0][0][3].weight, network[0][3].weight)
-
-
 def test_frozen_parameters_are_sent_once() -> None:
     data = federation()
     head_bytes, body_bytes = (5 * 3 + 3) * 8, (4 * 5 + 5) * 8
@@ -187,23 +146,6 @@ def test_frozen_parameters_are_sent_once() -> None:
     assert model.statistics.up_bytes == 3 * 2 * 2 * head_bytes
     assert model.statistics.down_bytes == 3 * 2 * 2 * head_bytes + len(reached) * body_bytes
     assert model.statistics.air_bytes == 3 * (2 * 2 + 2) * head_bytes + first_rounds * body_bytes
-
-
-def test_a_network_hears_the_frozen_parameters_once() -> None:
-    network = ShiftedExponentialNetwork(rho=1.0, t_min=0.0, mu=None)
-    model = FedAvg(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4, networks={"air": network})
-    train(model, federation(), 2)
-    assert model.statistics.times["air"] == pytest.approx(2 * (1 + 1) + 25 / 18)
-
-
-def test_where_no_server_sends_models_nothing_frozen_is_sent() -> None:
-    model = train(Local(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
-    assert (model.statistics.down_bytes, model.statistics.air_bytes) == (0, 0)
-
-
-def test_the_special_round_brings_the_frozen_parameters() -> None:
-    model = train(UserCentric(with_head(False), n_clients=4, client_optimizer=SGD, batch_size=4), federation(), 1)
-    assert model.statistics.down_bytes == 4 * ((1 + 1) * 18 + 25) * 8
 
 
 def test_a_resumed_run_knows_who_has_the_frozen_parameters(tmp_path: Any) -> None:
@@ -254,33 +196,6 @@ def test_pretrained_parts_start_in_all_components() -> None:
     assert all(not torch.equal(first[name], second[name]) for name in first)
 
 
-def test_pretrained_parts_of_networks_from_a_function() -> None:
-    model: Any = FedEM(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), n_clients=4, pretrained="0")
-    assert torch.equal(model.components[0][0].weight, model.components[2][0].weight)
-    assert not torch.equal(model.components[0][1].weight, model.components[2][1].weight)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: FedAvg(body(False), n_clients=4), "nothing to train"),
-        (lambda: FedEM(MLP((4,), 3), n_clients=4, pretrained=["features"]), "no part called features"),
-        (lambda: MOCHA(Linear((4,), 1).requires_grad_(False), n_clients=4), "nothing to train"),
-        (lambda: MOCHA(half_frozen(), n_clients=4), "MOCHA needs one linear layer"),
-    ],
-    ids=["all frozen", "unknown part", "mocha", "mocha's bias"],
-)
-def test_mistakes_are_named(build: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        build()
-
-
-def half_frozen() -> Linear:
-    layer = Linear((4,), 1)
-    layer.linear.bias.requires_grad_(False)
-    return layer
-
-
 def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
     network = MobileNetV2(3, frozen_body=True)
     trained = [name for name, p in network.named_parameters() if p.requires_grad]
@@ -294,8 +209,3 @@ def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
     assert model.message_bytes == (1280 * 3 + 3) * 4
     for name, tensor in model.components[0].state_dict().items():
         assert torch.equal(tensor, before[name]) == (name not in trained), name
-
-
-def test_apfl_keeps_only_heads_of_its_own() -> None:
-    model = APFL(with_head(False), n_clients=4)
-    assert own_rows(model, "own").shape == (4, 18)

@@ -1,7 +1,6 @@
 """Networks that hold a layer under two names, or two layers with the same parameter, train like any other."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,26 +11,19 @@ from torch import nn
 from fedem_lightning import (
     APFL,
     ClientSGD,
-    Dropout,
     Engine,
     FedAvg,
     FedEM,
     FederatedDataModule,
     FedRoD,
-    Local,
     LoopEngine,
     VmapEngine,
-    load_clients,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.local_solver import shuffled_batches
-from fedem_lightning.models.components import make_components
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.serving.export_formats import FORMATS, measured
-from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
-from helpers.federations import make_data, make_trainer, parameters, train
+from helpers.federations import make_data, parameters, train
 
 
 class OneLayerTwice(Recorded, nn.Module):
@@ -59,13 +51,6 @@ class OneNormTwice(OneLayerTwice):
         return nn.BatchNorm1d(5)
 
 
-class OneConvolutionTwice(OneLayerTwice):
-    """No stack of linear layers."""
-
-    def middle(self) -> nn.Module:
-        return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 1, 3, padding=1), nn.Flatten())
-
-
 class OneWeightTwice(OneLayerTwice):
     """Two layers with the same weight, and biases of their own."""
 
@@ -76,7 +61,7 @@ class OneWeightTwice(OneLayerTwice):
         return second
 
 
-NETWORKS = [OneLayerTwice, OneWeightTwice, OneNormTwice, OneConvolutionTwice]
+NETWORKS = [OneLayerTwice, OneWeightTwice, OneNormTwice]
 SGD = ClientSGD(lr=0.3, momentum=0.9, state="keep")
 SIZES = (8, 12, 4, 20)  # no batch of one sample, in which BatchNorm has no variance
 
@@ -136,53 +121,3 @@ def check_method(row: Row, kind: type[nn.Module]) -> None:
 @pytest.mark.parametrize("row", [r for r in ROWS if r.kind in (FedEM, APFL, FedRoD)], ids=lambda row: row.kind.__name__)
 def test_engines_agree(row: Row) -> None:
     check_method(row, OneLayerTwice)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if row.sgd], ids=lambda row: row.kind.__name__)
-@pytest.mark.parametrize("kind", NETWORKS[:3])
-def test_engines_agree_for_every_method(row: Row, kind: type[nn.Module]) -> None:
-    check_method(row, kind)
-
-
-@pytest.mark.parametrize("kind", [OneLayerTwice, OneWeightTwice, OneNormTwice])
-@pytest.mark.parametrize("method", [FedEM, pytest.param(Local, marks=pytest.mark.slow)])
-def test_files(kind: type[nn.Module], method: Any, tmp_path: Path) -> None:
-    """A resumed run, a checkpoint, a file of clients' models and a program all have the same model."""
-
-    def fresh() -> Any:
-        torch.manual_seed(0)
-        return method(kind, len(SIZES), batch_size=4, client_optimizer=SGD)
-
-    data, whole = make_data(SIZES), train(fresh(), make_data(SIZES), 4)
-    train(fresh(), data, 2, callbacks=[RoundCheckpoint(2, dirpath=tmp_path)], enable_checkpointing=True)
-    resumed, trainer = fresh(), make_trainer(4)
-    trainer.fit(resumed, make_data(SIZES), ckpt_path=str(tmp_path / "round-000002.ckpt"), weights_only=True)
-    assert torch.equal(parameters(resumed), parameters(whole))
-    trainer.save_checkpoint(tmp_path / "whole.ckpt")
-    loaded = method.load_from_checkpoint(tmp_path / "whole.ckpt", backbone=kind)
-    assert torch.equal(parameters(loaded), parameters(whole))
-
-    clients, x = loaded.trained_model.clients_models(), torch.randn(6, 4, dtype=torch.float64)
-    write_clients(tmp_path / "all.safetensors", clients)
-    read = load_clients(tmp_path / "all.safetensors", backbone=kind())
-    for name in clients.names:
-        assert torch.equal(read.model(name)(x), clients.model(name)(x))
-    own = read.model(clients.names[-1])
-    program = FORMATS["torch"]
-    assert program.write is not None
-    program.write(own, tmp_path / "one.pt2")
-    assert program.read is not None
-    assert measured(program.read(tmp_path / "one.pt2"), own) < 1e-6
-
-
-def test_dropout_under_two_names_has_keys_under_both() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.a = nn.Linear(4, 3), nn.Dropout(0.5)
-            self.b = self.a
-
-    first, second = (getattr(make_components(Twice(), 1, seed=0)[0], name) for name in ("a", "b"))
-    assert type(first) is type(second) is Dropout
-    assert first.salt != second.salt

@@ -1,6 +1,5 @@
 """What the commands on trained models read: broken files of clients' models, and broken DATA, are one line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors.torch import save_file
 from fedem_lightning import UserError, load
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.predict import main as predict
-from fedem_lightning.serving.model_files import FORMAT, read_clients, write_clients
+from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.rows import read_rows
 
 
@@ -71,24 +70,6 @@ def test_broken_files_of_clients_models(
     assert len(error) < 500
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "p.csv").exists()
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"hello", b"\xff" * 8, (10**9).to_bytes(8, "little") + b"{}", b"\2" + bytes(7) + b"{}"]
-)
-def test_what_is_no_safetensors_file(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"a.safetensors: no (intact .safetensors file|file of clients' models)"):
-        read_clients(tmp_path / "a.safetensors")
-
-
-def test_missing_tensors_are_one_line(parts: tuple[dict[str, torch.Tensor], dict[str, str]], tmp_path: Path) -> None:
-    tensors, metadata = parts
-    assert metadata["format"] == FORMAT
-    assert json.loads(metadata["clients"])
-    save_file({name: t for name, t in tensors.items() if name != "weights"}, tmp_path / "a.safetensors", metadata)
-    with pytest.raises(UserError, match=r"its parts are not those of a file of clients' models .KeyError: 'weights'."):
-        read_clients(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import CNN, FedAvg, NpzDataModule, load
+from fedem_lightning import CNN, FedAvg, load
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.models.components import arrange, arranged
 from fedem_lightning.personalize import main as personalize
 from helpers import serving
-from helpers.federations import make_trainer
 
 RUNS = {"fedavg": "cnn", "fedem": "lenet", "fedavg_plus": "cnn", "local": "lenet"}
 
@@ -48,17 +47,6 @@ def test_unseen_clients_have_the_scores_of_their_run(algorithm: str, images: Pat
     evaluate([str(out), str(tmp_path / "unseen.npz"), "--out", str(tmp_path / "scores")])
     scores = json.loads((tmp_path / "scores" / "evaluation.json").read_text())["scores"]
     assert scores == results(run)["unseen"]["test"]
-
-
-@pytest.mark.parametrize("algorithm", RUNS)
-def test_a_loaded_run_has_its_scores_again(algorithm: str, images: Path) -> None:
-    model = load(images / algorithm)
-    data = NpzDataModule(images / "all.npz", unseen_fraction=0.25)
-    make_trainer(0, "32-true").test(model, data, verbose=False)
-    seen = model.clients[model.clients.population == "seen"]
-    for split in ("train", "val", "test"):
-        loss = np.average(seen[f"{split}_loss"], weights=seen.n_train)
-        assert loss == results(images / algorithm)[split]["loss"]["weighted"]
 
 
 def test_other_devices_get_torchs_own_order() -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,21 +21,17 @@ from fedem_lightning import (
     FederatedDataModule,
     Linear,
     Local,
-    MobileNetV2,
-    ResNet18,
     TextDataModule,
     UserError,
     load_clients,
 )
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.export import main
-from fedem_lightning.models.client_model import ClientModel, ClientModels
-from fedem_lightning.models.components import make_components
+from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.serving import export_formats, exporting
-from fedem_lightning.serving.export_formats import FORMATS, for_export, random_inputs
-from fedem_lightning.tasks import BinaryClassification, Classification
-from helpers import runs
+from fedem_lightning.serving import exporting
+from fedem_lightning.serving.export_formats import FORMATS, random_inputs
+from fedem_lightning.tasks import Classification
 from helpers.federations import make_trainer
 from helpers.networks import SmallCNN
 
@@ -239,16 +234,6 @@ def test_all_clients_have_a_file_and_an_index(
     assert re.search(r"difference from the library: \d\.\de[+-]\d\d at most", said)
 
 
-def test_clients_with_the_same_model_share_a_file(saved: dict[str, Path], tmp_path: Path) -> None:
-    index = {}
-    for name in ("mlp", "linear"):
-        export(saved[name], "--all", "--format", "torch", "--out", tmp_path / name)
-        index[name] = json.loads((tmp_path / name / "index.json").read_text())["clients"]
-        assert {path.name for path in (tmp_path / name).glob("*.pt2")} == set(index[name].values())
-    assert index["mlp"] == dict.fromkeys(("a", "b/ö", "B?ö"), "a.pt2")
-    assert index["linear"] == {"a": "a.pt2", "b/ö": "b_ö.pt2", "B?ö": "a.pt2"}
-
-
 def test_a_safetensors_file_of_one_client_says_nothing_of_the_others(saved: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     export(saved["own"], "--client", "b/ö", "--format", "safetensors", "--out", path)
@@ -260,36 +245,6 @@ def test_a_safetensors_file_of_one_client_says_nothing_of_the_others(saved: dict
     assert b"B?" not in path.read_bytes()
     export(path, "--client", "b/ö", "--format", "torch", "--out", tmp_path / "again.pt2")
     assert (tmp_path / "again.pt2").is_file()
-
-
-def test_a_file_holds_no_paths_of_this_machine(saved: dict[str, Path], tmp_path: Path) -> None:
-    for format in ("onnx", "torch"):
-        export(saved["linear"], "--client", "a", "--format", format, "--out", tmp_path / format)
-    contents = [(tmp_path / "onnx" / "a.onnx").read_bytes()]
-    with zipfile.ZipFile(tmp_path / "torch" / "a.pt2") as archive:
-        contents += [archive.read(name) for name in archive.namelist()]
-    assert not [content for content in contents if b".py" in content or b"/work" in content]
-
-
-@pytest.mark.parametrize("name", ["torch", "onnx"])
-def test_a_full_disk_is_the_systems_error_and_does_not_end_the_process(name: str) -> None:
-    schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
-    model = ClientModel(list(make_components(lambda: Linear((4,), 3), 1, 0)), torch.ones(1), schema, "a")
-    write = FORMATS[name].write
-    assert write is not None
-    with pytest.raises(OSError, match="No space left"):
-        write(model, Path("/dev/full"))
-
-
-def test_weights_of_zero_and_our_layers_are_left_out() -> None:
-    schema = Schema(Classification(3), (4,), (4,), torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64))
-    networks = make_components(lambda: Linear((4,), 3), 3, 0)
-    model = ClientModel(list(networks), torch.tensor([0.0, 1.0, 0.0]), schema, "a")
-    plain, x = for_export(model), torch.randn(2, 4)
-    assert len(plain.networks) == 1
-    torch.testing.assert_close(plain(x), model(x))
-    lstm = ClientModel([make_components(lambda: CharLSTM(5, hidden=4), 1, 0)[0]], torch.ones(1), schema, "a")
-    assert {type(layer) for layer in for_export(lstm).modules() if isinstance(layer, nn.LSTM)} == {nn.LSTM}
 
 
 def test_preprocessing_says_how_inputs_are_made(saved: dict[str, Path], tmp_path: Path) -> None:
@@ -306,60 +261,6 @@ def test_preprocessing_says_how_inputs_are_made(saved: dict[str, Path], tmp_path
 # Refusals
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
-    """The one line that the command prints."""
-    capsys.readouterr()
-    export(*arguments, code=2)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    return said.err
-
-
-OVER_THE_INPUT = {
-    "the file": ("models/clients.safetensors", "models/../models/clients.safetensors"),
-    "a link to the file": ("models/clients.safetensors", "link.safetensors"),
-    "the run": ("run", "run"),
-    "the run's checkpoints": ("run", "run/checkpoints"),
-}
-
-
-@pytest.mark.parametrize("case", OVER_THE_INPUT)
-def test_an_export_over_its_own_input_is_refused(
-    case: str,
-    saved: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The input has three clients; `--force` would leave one, or delete what an earlier export has listed."""
-    monkeypatch.chdir(tmp_path)
-    export(saved["linear"], "--all", "--format", "safetensors", "--out", "models")
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "link.safetensors").symlink_to("models/clients.safetensors")
-    before = runs.snapshot(tmp_path)
-    given, out = OVER_THE_INPUT[case]
-    said = refused(capsys, given, "--client", "a", "--format", "safetensors", "--out", out, "--force")
-    assert said.startswith(f"error: --out: {out} ")
-    assert "what the command reads" in said
-    assert runs.snapshot(tmp_path) == before
-
-
-def test_a_model_that_differs_is_refused_and_leaves_nothing(
-    saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    def wrong(model: ClientModel) -> ClientModel:
-        made = for_export(model)
-        made.weights += 2e-5 * torch.tensor([1.0, -1.0])
-        return made
-
-    monkeypatch.setattr(export_formats, "for_export", wrong)
-    out = tmp_path / "new" / "out"
-    said = refused(capsys, saved["regression"], "--client", "a", "--format", "torch", "--out", out)
-    assert "the exported model of client a differs from the library's by" in said
-    assert list(tmp_path.iterdir()) == []
-
-
 class Stubborn(Linear):
     """Its forward depends on values, which no graph can hold."""
 
@@ -373,21 +274,3 @@ def test_a_network_that_cannot_be_exported_is_one_line(format: str, tmp_path: Pa
     models = ClientModels(("0",), SharedModels(nn.ModuleList([Stubborn((4,), 3)]), torch.ones(1, 1)), schema)
     with pytest.raises(UserError, match=r"cannot export the network of client 0 .*; --format safetensors"):
         exporting.write_models(models, format, tmp_path)
-
-
-def test_force_writes_into_a_folder_and_removes_nothing(saved: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    export(saved["mlp"], "--client", "a", "--format", "safetensors", "--out", tmp_path, "--force")
-    files = {"a.safetensors", "index.json", "preprocessing.json", "mine.txt"}
-    assert {path.name for path in tmp_path.iterdir()} == files
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["onnx", "torch"])
-@pytest.mark.parametrize("network", [MobileNetV2, ResNet18], ids=["mobilenet", "resnet"])
-def test_large_networks_agree(network: Any, format: str, tmp_path: Path) -> None:
-    seen, one = torch.ones(1, dtype=torch.bool), torch.ones(1, dtype=torch.int64)
-    schema = Schema(BinaryClassification(), (3, 32, 32), (32, 32, 3), seen, one)
-    components = make_components(lambda: network(1), 2, 0)
-    models = ClientModels(("0",), SharedModels(components.eval(), torch.tensor([[0.4, 0.6]])), schema)
-    assert exporting.write_models(models, format, tmp_path)[1] <= 1e-5

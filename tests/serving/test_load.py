@@ -11,7 +11,6 @@ from torch import nn
 from fedem_lightning import (
     MOCHA,
     ClientSGD,
-    Clustered,
     FedAvg,
     FedEM,
     FedRoD,
@@ -25,7 +24,7 @@ from fedem_lightning.records import remaking
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.every_method import each
-from helpers.federations import make_data, make_model, make_trainer, stored, train
+from helpers.federations import make_data, make_model, stored, train
 
 SGD = ClientSGD(lr=0.1, momentum=0.9, state="keep")
 NEEDS_OTHERS = "needs the training samples of the run's clients"
@@ -131,58 +130,6 @@ def test_what_a_method_cannot_do_is_one_line(row: Row, message: str, tmp_path: P
     with pytest.raises(UserError, match=message) as error:
         load(path).personalize(*samples_of(data, 1, "train"))
     assert "\n" not in str(error.value)
-
-
-@EVERY
-def test_predictions_of_the_trainer_are_the_clients(row: Row, tmp_path: Path) -> None:
-    model, data, _ = trained(row, tmp_path)
-    trainer = make_trainer(1)
-    pi = model.pi.clone() if isinstance(model, FedEM) else None
-    batches: Any = trainer.predict(model, data)
-    (found,) = batches
-    assert pi is None or torch.equal(model.pi[data.federation.clients()], pi[data.federation.clients()])
-    client = int(data.federation.clients()[1])
-    x, y = samples_of(data, client, "test")
-    rows = found.client == data.federation.names[client]
-    np.testing.assert_array_equal(found.y[rows], y)
-    scored = model.scored_models(data.federation.block(torch.tensor([client]), "train"))
-    expected = client_model(scored, model.schema, "expected")(torch.from_numpy(x))
-    np.testing.assert_allclose(found.prediction[rows], expected.numpy(), rtol=1e-12)
-    assert len(found.client) == len(data.federation.splits["test"])
-
-
-def test_a_tree_with_fewer_nodes_than_clients_serves_a_new_client(tmp_path: Path) -> None:
-    data = make_data(sizes=(9, 8, 7, 9, 8))
-    options = {"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}
-    model = make_model(Clustered, data, client_optimizer=SGD, **options)
-    train(model, data, 3).trainer.save_checkpoint(tmp_path / "a.ckpt")
-    again = load(tmp_path / "a.ckpt")
-    x = stored(data.federation).x[:4]
-    served = {round(float(again.client(name)(x).sum(dim=0)[0]), 9) for name in data.federation.names}
-    assert len(served) == 2
-    found = again.personalize(*samples_of(data, 2, "train"))
-    assert round(float(found(x).sum(dim=0)[0]), 9) in served
-
-
-def test_fedem_takes_the_e_step_of_the_equations(tmp_path: Path) -> None:
-    """pi by Eq. 8 and 9 from uniform weights, 20 times, and the probabilities by Eq. 5, in NumPy."""
-    data = make_data(sizes=(20, 25, 30))
-    model = make_model(FedEM, data, n_components=2, client_optimizer=SGD)
-    train(model, data, 2).trainer.save_checkpoint(tmp_path / "a.ckpt")
-    x, y = samples_of(data, 0, "train")
-    found = load(tmp_path / "a.ckpt").personalize(x, y, name="hospital_7")
-    weights = [(c.linear.weight.detach().numpy(), c.linear.bias.detach().numpy()) for c in model.components]
-    p = np.stack(
-        [np.exp(x @ w.T + b) / np.exp(x @ w.T + b).sum(axis=1, keepdims=True) for w, b in weights]
-    )  # [M, n, Y]
-    likelihood = p[:, np.arange(len(y)), y]  # [M, n]
-    pi = np.full(2, 0.5)
-    for _ in range(20):
-        joint = pi[:, None] * likelihood
-        pi = (joint / joint.sum(axis=0)).mean(axis=1)
-    np.testing.assert_allclose(found.weights.numpy(), pi, rtol=1e-9)
-    np.testing.assert_allclose(found.predict(x), np.einsum("m,mny->ny", pi, p), rtol=1e-9)
-    assert found.name == "hospital_7"
 
 
 # What is refused

@@ -5,13 +5,11 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from fedem_lightning import FedAvg, load, load_clients, save_run
+from fedem_lightning import FedAvg, load, save_run
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.export import main as export
 from fedem_lightning.personalize import main as personalize
@@ -96,15 +94,6 @@ def test_a_command_imports_it_only_if_it_is_trusted(name: str, here: Path, capsy
     assert "--trust my_network" in line
     assert "my_network" not in sys.modules
     main([*arguments, *TRUST])
-
-
-def test_the_file_of_its_models_names_it_too(here: Path) -> None:
-    trust = "my_network"
-    model: Any = load("run", trust=trust)
-    export(["run", "--all", "--format", "safetensors", "--out", "again.safetensors", *TRUST])
-    again, x = load_clients("again.safetensors", trust=trust), torch.zeros(2, 4)
-    name = again.names[0]
-    torch.testing.assert_close(again.model(name)(x), model.client(name)(x))
 
 
 @pytest.mark.parametrize(("way", "n_classes"), [("class", 3), ("partial", 2)])

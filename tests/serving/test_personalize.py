@@ -36,13 +36,6 @@ def test_unseen_clients_have_the_scores_of_their_run(
     assert scores == of_results(run)
 
 
-def test_scores_are_printed(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(tmp_path / "c.safetensors")])
-    out, sums = capsys.readouterr().out, of_results(place / "fedem")["accuracy"]
-    assert "FedEM: 3 clients personalised on 45 training rows" in out
-    assert all(f"{100 * sums[kind]:.2f}" in out for kind in ("weighted", "mean", "bottom_decile"))
-
-
 def test_rows_without_a_split_are_all_for_training(place: Path, tmp_path: Path) -> None:
     """And one client's rows need no column."""
     table = pd.read_csv(place / "unseen.csv")
@@ -54,16 +47,6 @@ def test_rows_without_a_split_are_all_for_training(place: Path, tmp_path: Path) 
     model = load(place / "fedem")
     mine = model.personalize(first.drop(columns="y").to_numpy(), first.y.to_numpy(), "x")
     assert torch.equal(load_clients(tmp_path / "c.safetensors").personal.mixture[0], mine.weights)
-
-
-def test_more_steps_move_the_weights_further(place: Path, tmp_path: Path) -> None:
-    """As in the class's own argument."""
-    files = {name: tmp_path / f"{name}.safetensors" for name in ("one", "many")}
-    start = [str(place / "fedem"), str(place / "unseen.npz")]
-    main([*start, "--out", str(files["one"]), "--steps", "1"])
-    main([*start, "--out", str(files["many"]), "--steps", "50"])
-    one, many = (load_clients(file).personal.mixture for file in files.values())
-    assert float((many - 1 / 3).abs().mean()) > float((one - 1 / 3).abs().mean())
 
 
 # Few samples
@@ -115,15 +98,3 @@ def test_draws_are_nested_and_belong_to_the_client(place: Path) -> None:
     one = ClientRows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone])
     assert ((only_shots(one, 5, seed=0) == 0) == drawn[5][alone]).all()
     assert (only_shots(rows, 1, 0)[codes == 2] == 2).all()
-
-
-def test_samples_help(tmp_path: Path, place: Path, run_of: Callable[[str], Path]) -> None:
-    """Tuning on all samples beats the global model, where groups have different labels."""
-    table = few_shot(tmp_path, run_of("fedavg_plus"), place / "unseen.npz", "--few-shot", "0,all")
-    assert table.loss_weighted[1] < table.loss_weighted[0]
-
-
-def test_force_writes_over_a_file(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.safetensors").write_text("old")
-    main([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(tmp_path / "c.safetensors"), "--force"])
-    assert len(load_clients(tmp_path / "c.safetensors").names) == 3

@@ -62,16 +62,6 @@ def test_every_client_predicts_as_its_own_model(kind: Any, task: str, tmp_path: 
     assert ("mean" in table) == (task == "regression")
 
 
-def test_shared_components_run_once_for_a_block(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not client by client."""
-    models, calls = load_clients(place / "fedem"), []
-    rows = read_rows(place / "seen.npz", models.schema)
-    for component in models.personal.components:
-        component.register_forward_hook(lambda module, given, out: calls.append(len(given[0])))
-    predictions(models, rows)
-    assert calls == [len(rows)] * 3
-
-
 def test_classes_have_their_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))
@@ -85,14 +75,3 @@ def test_classes_have_their_names(tmp_path: Path) -> None:
     assert table.columns.tolist() == ["client", "class", "p_ill", "p_well"]
     assert (table["class"] == words).mean() > 0.8
     assert ((table.p_well > 0.5) == (table["class"] == "well")).all()
-
-
-def test_one_client_needs_no_column(place: Path, tmp_path: Path) -> None:
-    table = pd.read_csv(place / "seen.csv")
-    name = table.client[0]
-    table[table.client == name].drop(columns="client").to_csv(tmp_path / "one.csv", index=False)
-    main([str(place / "fedem"), str(tmp_path / "one.csv"), "--client", name, "--out", str(tmp_path / "p.csv")])
-    main([str(place / "fedem"), str(place / "seen.csv"), "--out", str(tmp_path / "all.csv")])
-    one, everybody = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(tmp_path / "all.csv")
-    wanted = everybody[everybody.client == name].reset_index(drop=True)
-    pd.testing.assert_frame_equal(one, wanted, rtol=1e-6)
