@@ -1,6 +1,5 @@
 """Errors in the user's input: the command line shows one readable line without a traceback, and exits with code 2."""
 
-import math
 import unicodedata
 from importlib import import_module
 from typing import Any
@@ -36,19 +35,6 @@ def require_whole(name: str, value: Any, at_least: int, below: int | None = None
     require(
         whole and value >= at_least and (below is None or value < below),
         f"{name}: expected a whole number of at least {at_least}{upper}, got {value!r}",
-    )
-
-
-def require_number(
-    name: str, value: Any, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
-) -> None:
-    """Raises UserError unless `value` is a number, at_least <= value, and above < value < below."""
-    bounds = [f"at least {at_least:g}"] * (at_least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
-    bounds += [f"below {below:g}"] * (below < math.inf)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    require(
-        number and at_least <= value and above < value < below,
-        f"{name}: expected a number {' and '.join(bounds)}, got {value!r}",
     )
 
 

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
-from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights, _read
 from fedem_lightning.records.files import replacing
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
@@ -53,12 +52,6 @@ def test_a_file_that_cannot_be_written_leaves_no_folder_and_the_earlier_file(tmp
             _fill(path)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
-
-
-@pytest.mark.parametrize("content", [b"", b"PK"])
-def test_mixture_weights_that_are_damaged_count_as_none(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "mixture_weights.npz").write_bytes(content)
-    assert _read(SaveMixtureWeights(tmp_path / "mixture_weights.npz").path) == []
 
 
 @pytest.mark.parametrize("node", ["${nope}", "${nope:3}", "${a.b}", "${oc.env:}"])

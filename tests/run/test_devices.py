@@ -8,15 +8,14 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
-from torch import nn
 
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import RoundProgress, progress
-from fedem_lightning.callbacks.progress import duration, faster_with
+from fedem_lightning.callbacks.progress import duration
 from fedem_lightning.errors import UserError
 from fedem_lightning.run import devices
-from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices, pick_precision
+from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices
 from helpers.federations import make_data, make_trainer
 
 
@@ -90,47 +89,6 @@ def test_arithmetic_by_hand() -> None:
     assert arithmetic(half, data) == each * 3 * n_train
 
 
-def with_bfloat16(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has bfloat16 arithmetic, or lacks it."""
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has)
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has, raising=False)
-
-
-NARROW = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Flatten(), nn.Linear(10816, 3))
-DEPTHWISE = nn.Sequential(nn.Conv2d(1, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Flatten(), nn.Linear(18432, 3))
-
-
-@pytest.mark.parametrize(
-    ("network", "engine", "accelerator", "picked"),
-    [
-        (CNN(3), "loop", "cpu", "bf16-mixed"),
-        (CNN(3), "vmap", "cpu", "32-true"),
-        (CNN(3), "loop", "gpu", "32-true"),
-        (NARROW, "loop", "cpu", "32-true"),
-        (DEPTHWISE, "loop", "cpu", "32-true"),
-        (MLP((1, 28, 28), 3), "loop", "cpu", "32-true"),
-    ],
-)
-def test_auto_is_bfloat16_where_it_is_known_to_be_faster(
-    network: nn.Module, engine: str, accelerator: str, picked: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    model = FedAvg(network, n_clients=4, engine=engine)
-    with_bfloat16(True, monkeypatch)
-    config = OmegaConf.create({"trainer": {"precision": "auto", "accelerator": accelerator}})
-    assert pick_precision(config, model) == picked
-    assert capsys.readouterr().out.startswith(f"trainer.precision: {picked} (")
-    with_bfloat16(False, monkeypatch)
-    assert pick_precision(config, model) == "32-true"
-
-
-def test_advice_for_one_process_only() -> None:
-    model = FedAvg(CNN(3), n_clients=4, engine="loop")
-    assert faster_with(model, n_processes=1, n_cores=2) == 2
-    assert faster_with(model, n_processes=2, n_cores=2) == faster_with(model, n_processes=1, n_cores=1) == 0
-    assert faster_with(FedAvg(MLP((4,), 3), n_clients=4, engine="vmap"), n_processes=1, n_cores=2) == 0
-    assert faster_with(model.to("meta"), n_processes=1, n_cores=2) == 0  # as on an accelerator
-
-
 class Clock:
     """Seconds that pass by themselves: one at every look."""
 
@@ -162,14 +120,12 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: 
 
 @pytest.mark.parametrize("engine", ["loop", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_a_long_first_round_is_extrapolated(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "cores", lambda: 2)
     monkeypatch.setattr(progress, "LINE_SECONDS", progress.ESTIMATE_SECONDS + 5)
     lines = shown(monkeypatch, False, 50, engine).splitlines()
     estimates = [line for line in lines if "for 50 rounds, evaluation apart" in line]
     assert len(estimates) == 1
     assert lines.index(estimates[0]) == 0  # before the first round has ended,
     assert lines[1].startswith("  clients: ")  # of which this line comes from the middle
-    assert ("a round at best with trainer.devices=2" in estimates[0]) == (engine == "loop")
 
 
 def test_the_extrapolation_is_about_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
 from fedem_lightning.records.recipes import recorded
-from fedem_lightning.settings import check
 from fedem_lightning.settings.check import AllowedValues, Checked, check_arguments, grouped, parameters
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
 
@@ -175,10 +174,3 @@ def test_a_function_that_makes_a_backbone_is_checked() -> None:
     assert body(3).made_with == {"n_outputs": 3}
     with pytest.raises(UserError, match=r"^body\.n_outputs: expected a number greater than or equal to 1, got 0"):
         body(0)
-
-
-def test_memory_is_that_of_the_machine_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1e8 < check.memory() < 1e15
-    monkeypatch.delattr("os.sysconf")  # as on Windows
-    assert check.memory() == math.inf
-    check.require_memory("n", 1e30, "it")

@@ -12,7 +12,7 @@ from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
 from fedem_lightning.settings.keys import flatten
-from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped, variant
+from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped
 from helpers.commands import CONFIG_DIR
 
 
@@ -44,10 +44,6 @@ def test_titles_and_what_names_imply() -> None:
     assert method_title("mine", "FedEM") == "mine"  # of a file that builds on FedEM's
     assert implied_adaptation("fedavg_plus") == "finetune"
     assert implied_adaptation("fedavg") is implied_adaptation("mine") is None
-    assert variant("adaptation", "interpolate", {"adaptation.objective": "mixture"}) == "mapper"
-    assert variant("adaptation", "interpolate", {"adaptation.objective": "own"}) == "interpolate"
-    assert variant("adaptation", "finetune", {"adaptation.objective": "mixture"}) == "finetune"
-    assert variant("adaptation", "none", {}) == "none"
 
 
 class Mine:

@@ -41,7 +41,7 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import initialize, run_round
-from fedem_lightning.settings.check import check_arguments, require_memory
+from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import States
 
@@ -217,7 +217,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     ) -> None:
         check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
         super().__init__()
-        require_memory("n_clients", 4 * n_clients * n_components, f"{n_clients} rows of {n_components} weights")
         check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed

@@ -21,7 +21,6 @@ from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import PositiveInt, Share
 
 
@@ -61,7 +60,6 @@ class FedFOMO(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
-        require_memory("n_clients", 4 * n_clients**2, f"a number for each pair of {n_clients} clients")
         self.states.declare("affinity", torch.zeros(n_clients, n_clients), Owner.SERVER)
         self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
         self.trained = ClientStore.of_components(n_clients, self.components)  # the model that each client sent last

@@ -33,7 +33,6 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification
 
@@ -110,7 +109,6 @@ class MOCHA(FederatedAlgorithm):
         self.states.declare("alpha", torch.zeros(n_clients, 0), Owner.CLIENT)
         self.states.declare("b", torch.zeros(n_clients, d), Owner.CLIENT)
         self.states.declare("w", torch.zeros(n_clients, d), Owner.SERVER)
-        require_memory("n_clients", 4 * n_clients**2, f"a number for each pair of {n_clients} clients")
         self.states.declare("sigma", torch.eye(n_clients) / n_clients, Owner.SERVER)
 
     def client_update(self, block: Block, round_: int) -> None:

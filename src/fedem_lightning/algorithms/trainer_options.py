@@ -30,9 +30,9 @@ REFUSED_CALLBACKS = {
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 Precision = Annotated[
-    Literal["auto", "32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64],
-    "32-true, 64-true, bf16-mixed, auto",
-]  # the last five are Lightning's other names; auto is the command line's
+    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64],
+    "32-true, 64-true, bf16-mixed",
+]  # the last five are Lightning's other names
 Devices = Annotated[
     PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda text: text[:1].isdigit())],
     "a number of processes, auto, a list of GPUs",

@@ -1,18 +1,14 @@
 """The progress of a run: Lightning's bar, over rounds in place of batches; without a terminal, lines."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
 
-from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.records.measures import headline, in_words
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 LINE_SECONDS = 60.0
 """Seconds between two lines about a long stage where the output is no terminal."""
@@ -119,19 +115,11 @@ class RoundProgress(RichProgressBar):
         left = (self._of.max_epochs or 0) - self._of.current_epoch
         if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
             all_rounds = f", {duration(left * round_seconds)} for {left} rounds" if left > 1 else ""
-            n = faster_with(self._model, self._of.world_size, cores())  # type: ignore[arg-type]
-            advice = f"; {duration(round_seconds / n)} a round at best with trainer.devices={n}" if n else ""
-            self._say(f"about {duration(round_seconds)} a round{all_rounds}, evaluation apart{advice}")
+            self._say(f"about {duration(round_seconds)} a round{all_rounds}, evaluation apart")
 
     def _say(self, text: str) -> None:
         assert self._console is not None
         self._console.print(text, highlight=False, soft_wrap=True)
-
-
-def faster_with(model: "FederatedAlgorithm", n_processes: int, n_cores: int) -> int:
-    """The value of trainer.devices that would use the idle cores; 0 if no value would help."""
-    idle = model.device.type == "cpu" and n_processes == 1 < n_cores
-    return n_cores if idle and isinstance(model.local.engine, LoopEngine) else 0
 
 
 def duration(seconds: float) -> str:

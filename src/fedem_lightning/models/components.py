@@ -13,10 +13,9 @@ from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_c
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.errors import UserError, require, require_whole
-from fedem_lightning.models.tensors import frozen_buffers, frozen_bytes, share_frozen, trained_parameters
+from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
-from fedem_lightning.settings.check import require_memory
 from fedem_lightning.settings.expected import given
 
 Backbone = nn.Module | Callable[[], nn.Module]
@@ -59,9 +58,6 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         _exchange_layers(component.train())
         if m == 0:
             _check_trained(component, pretrained)
-            whole = sum(tensor.numel() * tensor.element_size() for tensor in component.state_dict().values())
-            needed = whole + (n_components - 1) * (whole - frozen_bytes(component))
-            require_memory("n_components", needed, f"{n_components} copies of the network")
         else:
             share_frozen(component, components[0])
             kept = {name: t for name, t in components[0].state_dict().items() if within(name, pretrained)}

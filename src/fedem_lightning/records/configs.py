@@ -78,14 +78,12 @@ def data_and_network(select: Select) -> str:
 
 
 def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
-    require(_root_.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {_root_.fidelity}")
     return reference if _root_.fidelity == "reference" else paper
 
 
 def _by_case(*values: Any, _root_: DictConfig) -> Any:
-    cases = list(_root_.cases)
-    require(_root_.case in cases, f"case: expected {', '.join(cases)}, got {_root_.case}")
-    return values[cases.index(_root_.case)]
+    cases = [*_root_.cases]
+    return values[cases.index(_root_.case) if _root_.case in cases else 0]  # `run/gate.py` refuses another case
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {

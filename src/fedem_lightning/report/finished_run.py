@@ -12,7 +12,7 @@ import pandas as pd
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.settings.shipped import implied_adaptation, variant
+from fedem_lightning.settings.shipped import implied_adaptation
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Run:
         """The algorithm's name, with "+NAME" for an adaptation after it."""
         name: str = self.results["algorithm"]
         adaptation = self.results.get("adaptation") or str(self.config.get("adaptation._target_", "")).split(".")[-1]
-        adaptation = variant("adaptation", str(adaptation).lower(), self.config)
+        adaptation = adaptation.lower()
         if adaptation in ("", "none", "noadaptation") or adaptation == implied_adaptation(name):
             return one_line(name)
         return one_line(f"{name}+{adaptation}")

@@ -16,10 +16,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
-from fedem_lightning.callbacks.mixture_weights import SaveMixtureWeights
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
@@ -84,33 +82,31 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
-    callbacks += [SaveMixtureWeights(folder / "mixture_weights.npz"), SaveRow()]
+    callbacks.append(SaveRow())
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
 
 
-def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], **picked: Any) -> pl.Trainer:
+def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
     """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv.
 
     Args:
         config: the composed configuration.
         folder: the run's folder.
         callbacks: of the run.
-        picked: what was picked for this machine, such as devices and precision.
+        devices: picked for this machine.
 
     """
-    trainer: pl.Trainer = instantiate(
+    return instantiate(  # type: ignore[no-any-return]
         config.trainer,
         accelerator=pick_accelerator(config),
-        **picked,
+        devices=devices,
         callbacks=callbacks,
         logger=RoundCSVLogger(folder / "metrics.csv"),
         plugins=[MappedCheckpoints(), *_environment()],
         default_root_dir=str(folder),
     )
-    check_trainer(trainer)
-    return trainer
 
 
 def _environment() -> list[LightningEnvironment]:

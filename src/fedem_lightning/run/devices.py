@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from pytorch_lightning.accelerators import MPSAccelerator
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.cohort import share_of
-from fedem_lightning.engine import LoopEngine, cores, processes_on_cpu
+from fedem_lightning.engine import cores, processes_on_cpu
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import called
-from fedem_lightning.startup.process import is_worker_rank
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,16 +27,6 @@ if TYPE_CHECKING:
 
 LONG_RUN_FLOPS = 3e12
 """A CPU run with more floating-point operations than this uses several processes; a core does some 4e10 a second."""
-WIDE = 32
-"""Input channels from which a CPU's bfloat16 convolutions are faster than float32's."""
-
-
-DEPENDS_ON = (
-    *("seed", "federation_digest", "engine.name", "engine.block_size", "engine.processes", "engine.precision"),
-    *("environment.fedem_lightning", "environment.torch", "environment.numpy"),
-    *("environment.device", "environment.threads"),
-)
-"""Keys of results.json. Sums in another order may end with other last bits, so the machine and the blocks count."""
 
 
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
@@ -79,40 +67,6 @@ def on_cpu(config: "DictConfig") -> bool:
     return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
 
 
-def pick_precision(config: "DictConfig", model: "FederatedAlgorithm") -> str:
-    """The Trainer's precision; "auto" is bf16-mixed on a CPU where `bfloat16_is_faster`, else 32-true. Prints why."""
-    asked = str(config.trainer.precision)
-    if asked == "auto":
-        picked, why = "32-true", "bfloat16 was not measured on a GPU"
-        if on_cpu(config):
-            faster = bfloat16_is_faster(model)
-            picked = "bf16-mixed" if faster else "32-true"
-            why = f"this CPU and network are {'' if faster else 'not known to be '}faster with bfloat16"
-        _say(f"trainer.precision: {picked} ({why})")
-        return picked
-    return asked
-
-
-def bfloat16_is_faster(model: "FederatedAlgorithm") -> bool:
-    """Whether clients that train on this CPU one by one are known to be faster in bf16-mixed.
-
-    Known are dense convolutions of 32 channels or more, with 0.6 to 0.95 of float32's processor time (docs/scaling.md);
-    narrow ones (LeNet-5) and depthwise ones (MobileNet-v2) are slower.
-    """
-    layers = [m for m in model.components[0].modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
-    wide = any(layer.in_channels >= WIDE for layer in layers) and all(layer.groups == 1 for layer in layers)
-    return wide and _has_bfloat16() and isinstance(engine_on_cpu(model), LoopEngine)
-
-
-def _say(line: str) -> None:
-    if not is_worker_rank():
-        print(line, flush=True)
-
-
-def _has_bfloat16() -> bool:
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
     """The engine that would run there."""
     return model.local.resolve_engine(torch.device("cpu"))
@@ -140,15 +94,6 @@ def _in_a_launchers_worker() -> bool:
     from hydra.core.hydra_config import HydraConfig
 
     return HydraConfig.initialized() and "BasicLauncher" not in HydraConfig.get().launcher._target_
-
-
-def reproducibility(device: torch.device) -> dict[str, Any]:
-    """What results.json says: whether the same command gives the same bits where all of `depends_on` are the same.
-
-    A GPU adds in any order unless `trainer.deterministic=true`.
-    """
-    same_bits = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-    return {"same_bits": same_bits, "depends_on": list(DEPENDS_ON)}
 
 
 def environment(device: torch.device) -> dict[str, Any]:

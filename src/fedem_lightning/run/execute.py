@@ -19,7 +19,7 @@ from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning, with_features
-from fedem_lightning.run.devices import pick_devices, pick_precision
+from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
@@ -112,9 +112,9 @@ def _run(
         enough = config.trainer.max_epochs == -1 or config.trainer.max_epochs >= done
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
         lines.append(f"resumed from round {done}: {checkpoint}")
-    picked = {"devices": pick_devices(config, model, data), "precision": pick_precision(config, model)}
     trackers = Trackers(config, folder, choices, overrides)
-    trainer = build_trainer(config, folder, [*build_callbacks(config, folder), trackers], **picked)
+    devices = pick_devices(config, model, data)
+    trainer = build_trainer(config, folder, [*build_callbacks(config, folder), trackers], devices)
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
     launched, before = launch_settings(), held_files(folder)

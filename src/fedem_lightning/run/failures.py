@@ -73,7 +73,7 @@ def user_message(error: BaseException, key: str = "") -> str | None:
         elif isinstance(found, OmegaConfBaseException):
             said = str(found).partition("\n")[0]
             line = f"{found.full_key}: {said}" if found.full_key else one_line(said)
-        elif made and isinstance(found, TypeError | ValueError | ImportError | AttributeError):
+        elif made and isinstance(found, TypeError | ValueError | ImportError | AttributeError | MemoryError):
             line = f"{made[-1]['key'] or key}: {one_line(found)}"
         elif isinstance(found, HydraException) and found.__cause__ is None:
             line = one_line(found)

@@ -22,7 +22,7 @@ from fedem_lightning.evaluation.component_diagnostics import agreement, componen
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
-from fedem_lightning.run.devices import environment, peak_memory, reproducibility
+from fedem_lightning.run.devices import environment, peak_memory
 from fedem_lightning.run.figures import draw_figures
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
@@ -75,7 +75,6 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         },
         "peak_memory_bytes": peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
-        "reproducibility": reproducibility(algorithm.device),
     }
 
 

@@ -1,20 +1,17 @@
-"""Checks values against annotations, one set of rules for configurations and for Python; and against the memory."""
+"""Checks values against annotations, one set of rules for configurations and for Python."""
 
 import dataclasses
 import difflib
 import functools
 import inspect
-import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FunctionType, GenericAlias, MethodType
 from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError
 from fedem_lightning.settings.expected import given
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -156,32 +153,6 @@ class Checked:
         arguments = arguments_of(cls.__init__, (None, *args), options)
         check_arguments(cls.__name__, cls, {k: v for k, v in arguments.items() if k != "self"})
         return super().__new__(cls)
-
-
-def memory() -> float:
-    """Bytes of memory that this process may have: the machine's, or a container's limit; infinite: nobody knows."""
-    try:
-        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows, for one
-        return math.inf
-    try:
-        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no such file, or "max"
-        return machine
-
-
-def require_memory(name: str, n_bytes: float, what: str) -> None:
-    """Raises UserError if something would take more bytes than there is memory, before it is made.
-
-    Args:
-        name: of the argument that makes it so large; it begins the line.
-        n_bytes: a lower bound of what is made.
-        what: is made.
-
-    """
-    limit = memory()
-    said = f"{name}: {what} would take {n_bytes / 1e9:.3g} GB, more than this machine's memory, {limit / 1e9:.3g} GB"
-    require(n_bytes <= limit, said)
 
 
 def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:

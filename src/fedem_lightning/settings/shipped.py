@@ -60,22 +60,3 @@ def implied_adaptation(algorithm: str) -> str | None:
     entries = shipped("algorithm").get(algorithm, {}).get("defaults", [])
     chosen = {group: name for entry in entries if isinstance(entry, dict) for group, name in entry.items()}
     return next((name for group, name in chosen.items() if group.startswith("override /adaptation")), None)
-
-
-def variant(group: str, name: str, config: dict[str, Any]) -> str:
-    """The choice that a configuration means: one that builds on `name`, if the configuration has its values.
-
-    For example mapper, which is interpolate with objective: mixture.
-
-    Args:
-        group: adaptation, say.
-        name: of a choice, by its class or by the command line.
-        config: of a run, with dotted keys.
-
-    """
-    for other, tree in shipped(group).items():
-        values = {key: value for key, value in tree.items() if isinstance(value, str) and not key.startswith("_")}
-        builds_on = name in tree.get("defaults", ())
-        if builds_on and values and all(config.get(f"{group}.{key}") == value for key, value in values.items()):
-            return other
-    return name
