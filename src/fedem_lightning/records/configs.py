@@ -78,6 +78,7 @@ def data_and_network(select: Select) -> str:
 
 
 def _by_fidelity(paper: Any, reference: Any, _root_: DictConfig) -> Any:
+    require(_root_.fidelity in ("paper", "reference"), f"fidelity: expected paper or reference, got {_root_.fidelity}")
     return reference if _root_.fidelity == "reference" else paper
 
 
