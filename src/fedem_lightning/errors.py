@@ -1,10 +1,17 @@
 """Errors in the user's input: the command line shows one readable line without a traceback, and exits with code 2."""
 
+import numbers
 import unicodedata
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 _REMOVED = ("Cc", "Cf", "Zl", "Zp")  # control and format characters (some turn the direction of writing), line ends
+
+_WRITTEN = (type(None), numbers.Number, str, bytes, Path, Sequence, Mapping)
+_LONGEST = 80
+"""Characters of a given value that a message shows."""
 
 
 class UserError(ValueError):
@@ -52,3 +59,14 @@ def imported(package: str, extra: str, key: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise UserError(f'{key}: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error
+
+
+def given(value: Any) -> str:
+    """A value as a configuration writes it, on one line, cut if it is long; what no text can make by its class."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, _WRITTEN):
+        return f"an object of class {type(value).__name__}"
+    text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

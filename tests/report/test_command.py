@@ -142,7 +142,6 @@ def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.Capture
         "the following arguments are required: DIR": [],
         "unrecognized arguments: --tabel": [run, "--tabel"],
         "is no folder": [run, "--out", run / "results.json"],
-        "--target: expected a number, got nan": [run, "--target", "nan"],
         "--compare: no row 'fedavgg'; the nearest is 'fedavg'": [run, "--compare", "fedavgg", "fedavg"],
     }
     for message, arguments in wrong.items():

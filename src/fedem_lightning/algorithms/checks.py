@@ -12,10 +12,9 @@ from torch.utils.data import DataLoader, Dataset
 from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
-from fedem_lightning.settings.expected import given
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
 
 if TYPE_CHECKING:

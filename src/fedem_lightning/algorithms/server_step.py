@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.client_optimizers import Betas
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Positive
 
 ServerOptimizer = Annotated[

@@ -13,9 +13,8 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.samples import MASK
 from fedem_lightning.data.splits import Splitting
-from fedem_lightning.errors import UserError, imported, require
+from fedem_lightning.errors import UserError, given, imported, require
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
 
 FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}

@@ -20,8 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedem_lightning.data.names import checked_names
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.settings.expected import given
+from fedem_lightning.errors import UserError, given, require
 
 Kind = Literal["number", "category"]
 Fill = Literal["median"]

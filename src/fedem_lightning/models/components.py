@@ -12,11 +12,10 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.errors import UserError, require, require_whole
+from fedem_lightning.errors import UserError, given, require, require_whole
 from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
-from fedem_lightning.settings.expected import given
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""

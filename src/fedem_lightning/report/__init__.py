@@ -1,8 +1,8 @@
 """`python -m fedem_lightning.report DIR...`: tables and figures over many runs, beside the papers' numbers.
 
 In reading order: `command` does the command's work, `collect` finds the runs, each a `finished_run`, `groups` groups
-those that differ by seed, `papers` has the published numbers. `scores_table` makes the table of `columns`, with
-`cost_to_score`; `gains_by_client` compares two rows client by client, with the tests of `significance`. `terminal`
+those that differ by seed, `papers` has the published numbers. `scores_table` makes the table of `columns`;
+`gains_by_client` compares two rows client by client, with the tests of `significance`. `terminal`
 prints, `report_files` writes, `figures` draws, with the looks of `drawing`.
 """
 

@@ -46,12 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="also compare two rows client by client; labels, or algorithms"
     )
-    parser.add_argument(
-        "--target",
-        type=float,
-        metavar="SCORE",
-        help="count rounds, megabytes and seconds until this test score, in the table's unit; default: FedAvg's last",
-    )
     return parser
 
 

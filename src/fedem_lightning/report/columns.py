@@ -10,7 +10,7 @@ from fedem_lightning.report.groups import BASELINES
 
 FIRST = (
     *("weighted", "paper_weighted", "unseen", "bottom_decile", "worse_than_local", "learning_rate", "megabytes"),
-    *("target_rounds", "val", "mean", "seconds"),
+    *("val", "mean", "seconds"),
 )
 """The order of the columns that tables show unless the user names others: the first six of these that have numbers."""
 
@@ -72,9 +72,6 @@ _OTHERS = {
     "group_accuracy": Column("clients in their group, %", ".1f", ".2f"),
     "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f"),
     "groups_found": Column("groups found", ".3g", ".2g"),
-    "target_rounds": Column("rounds to the target", ".1f", ".1f"),
-    "target_megabytes": Column("MB a client to the target", ".3g", ".2g"),
-    "target_seconds": Column("seconds to the target", ".3g", ".2g"),
 }
 _RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 

@@ -3,7 +3,6 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 
 from fedem_lightning.errors import UserError, one_line, require
@@ -25,13 +24,12 @@ def make_report(chosen: argparse.Namespace) -> None:
         UserError: an option is wrong, a file would be written over, or no folder has a run that can be read.
 
     """
-    require(chosen.target is None or isfinite(chosen.target), f"--target: expected a number, got {chosen.target}")
     for option in ("force", "figures"):
         require(not getattr(chosen, option) or chosen.out is not None, f"--{option}: expected --out DIR with it")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
         check_free(chosen.out, ["report.html", "report.csv", "report.tex"], chosen.force)
-    report = assemble(chosen.folders, papers, chosen.target)
+    report = assemble(chosen.folders, papers)
     report.left_out += check_columns(chosen.columns, report.tables)
     report.columns = chosen.columns
     settings = [table.setting for table in report.tables]
@@ -57,13 +55,12 @@ def print_sweep(folder: Path) -> None:
     print(f"a page with figures: python -m fedem_lightning.report {words}")
 
 
-def assemble(folders: Sequence[str | Path], papers: Papers, target: float | None = None) -> Report:
+def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
     """The tables of all runs below some folders, and a line for each folder that has no readable run.
 
     Args:
         folders: any folders.
         papers: published numbers to compare with.
-        target: see `scores_table`.
 
     Raises:
         UserError: a folder is missing, or none has a run that can be read.
@@ -90,4 +87,4 @@ def assemble(folders: Sequence[str | Path], papers: Papers, target: float | None
         if run.unreadable
     ]
     lines = [*skipped, *unreadable, *repeated]
-    return Report([scores_table(setting, papers, target) for setting in settings], left_out=lines)
+    return Report([scores_table(setting, papers) for setting in settings], left_out=lines)

@@ -8,7 +8,6 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
-from fedem_lightning.report.cost_to_score import costs
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
@@ -70,20 +69,18 @@ class Table:
         return self.leaders.get(key) == group.label
 
 
-def scores_table(setting: Setting, papers: Papers, target: float | None = None) -> Table:
+def scores_table(setting: Setting, papers: Papers) -> Table:
     """The table of a setting.
 
     Args:
         setting: the setting to compare.
         papers: published numbers to compare with.
-        target: the test score up to which costs are counted, in the table's unit; None: FedAvg's last one.
 
     """
     runs = {(group.label, run.seed): run for group in setting.groups for run in group.runs}
     index = pd.MultiIndex.from_tuples(runs, names=["row", "seed"])
     values = pd.DataFrame(list(map(run_values, runs.values())), index=index, dtype=float)
-    spent, target_notes = costs(setting, target)
-    parts = [values, spent, *(_against_baseline(setting, name) for name in BASELINES)]
+    parts = [values, *(_against_baseline(setting, name) for name in BASELINES)]
     seeds = pd.concat([part.reindex(index) for part in parts], axis=1)
     by_row = seeds.groupby(level="row", sort=False)
     complete = by_row.count().eq(by_row.size(), axis=0)  # a mean without a seed that diverged would flatter the row
@@ -92,8 +89,6 @@ def scores_table(setting: Setting, papers: Papers, target: float | None = None) 
     mean["seeds"] = {group.label: float(len(group.runs)) for group in setting.groups}
     sources = _add_published(setting, papers, mean, std)
     columns = all_columns(setting.measure[1] == 100)
-    for network in (key.removeprefix("target_time_") for key in map(str, spent) if key.startswith("target_time_")):
-        columns[f"target_time_{network}"] = Column(f"time ({network}) to the target", ".3g", ".2g")
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}
     columns = {key: column for key, column in columns.items() if filled.get(key)}
     tested = {key: seeds[key].unstack("row")[filled[key]] for key in TESTED if key in columns}
@@ -105,7 +100,7 @@ def scores_table(setting: Setting, papers: Papers, target: float | None = None) 
         )
         best = {}
     warnings += warning_lines(setting)
-    return Table(setting, columns, seeds, mean, std, best, sources + target_notes, warnings)
+    return Table(setting, columns, seeds, mean, std, best, sources, warnings)
 
 
 def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
@@ -150,9 +145,8 @@ def check_columns(names: Sequence[str] | None, tables: Sequence[Table]) -> list[
 
     """
     filled = {key for table in tables for key in table.columns} | {"all"}
-    known = [*all_columns(percent=True), *sorted(key for key in filled if key.startswith("target_time_"))]
+    known = [*all_columns(percent=True), "all"]
     for name in names or ():
-        is_known = name in (*known, "all") or name.startswith("target_time_")
-        expected = f"expected some of {', '.join(known)}, or all"
-        require(is_known, f"--columns: no column {one_line(name)!r}; {expected}")
+        expected = f"expected some of {', '.join(known)}"
+        require(name in known, f"--columns: no column {one_line(name)!r}; {expected}")
     return [f"no run has numbers for the column {one_line(name)}" for name in names or () if name not in filled]

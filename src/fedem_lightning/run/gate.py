@@ -18,10 +18,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from fedem_lightning.algorithms.start import Initialization
 from fedem_lightning.algorithms.trainer_options import TRAINER
 from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
-from fedem_lightning.errors import UserError, one_line, require
+from fedem_lightning.errors import UserError, given, one_line, require
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
-from fedem_lightning.settings.expected import given
 from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED, flatten
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
 from fedem_lightning.settings.shipped import shipped

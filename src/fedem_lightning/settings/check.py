@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedem_lightning.errors import UserError
-from fedem_lightning.settings.expected import given
+from fedem_lightning.errors import UserError, given
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
