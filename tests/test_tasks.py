@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, UserError
 from fedem_lightning.em import responsibilities
-from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, make_task
 from helpers.federations import make_trainer
 
@@ -157,9 +157,9 @@ def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
     y = y.clone()
     y[3, 1:] = -100
     client = torch.tensor([0, 0, 1, 1, 1, 2])
-    metric = ClientMetrics(4, task)
-    metric.update(task.scores(task.predict(outputs[0]), y), client)
-    found, p = metric.compute(), predictions("language")[0]
+    means = ClientMeans(4, task)
+    means.update(task.scores(task.predict(outputs[0]), y), client)
+    found, p = means.compute(), predictions("language")[0]
     for c in range(3):
         places = [(i, j) for i in range(N) for j in range(L) if client[i] == c and y[i, j] != -100]
         log_p = [np.log(p[i, j, y[i, j]]) for i, j in places]
@@ -167,7 +167,7 @@ def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
         np.testing.assert_allclose(found["loss"][c], -np.mean(log_p))
         np.testing.assert_allclose(found["perplexity"][c], np.exp(-np.mean(log_p)))
         np.testing.assert_allclose(found["accuracy"][c], np.mean(right))
-    assert found["perplexity"][3].isnan()
+    assert np.isnan(found["perplexity"][3])
 
 
 def test_the_local_solver_divides_by_all_labels() -> None:

@@ -1,4 +1,4 @@
-"""Imbalanced classes: the majority baseline, balanced accuracy, AUROC and sensitivity, by client and pooled."""
+"""Scores of imbalanced classes and of several labels, by client and pooled, against scikit-learn's."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    recall_score,
+    roc_auc_score,
+)
 
-from fedem_lightning import Digits, FedEM, FederatedDataModule, Local
-from fedem_lightning.evaluation.class_scores import by_class, majority
+from fedem_lightning import Digits, FedAvg, FedEM, FederatedDataModule, Linear, Local
+from fedem_lightning.evaluation.class_scores import by_class, by_label, majority
 from fedem_lightning.evaluation.sample_scores import TestRows
 from fedem_lightning.report.columns import all_columns, run_values
 from fedem_lightning.report.finished_run import Run
+from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
 from helpers.runs import run_small
@@ -114,6 +121,7 @@ def test_balanced_runs_are_not_burdened(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(puts) == {1}  # scores of samples, and no probabilities
     assert model.class_scores["imbalanced"] is False
     assert "auroc" not in model.class_scores
+    assert model.label_scores is None
     assert "test_auroc" not in model.clients
 
 
@@ -133,3 +141,64 @@ def test_the_summary_and_the_report_say_it_where_it_matters(tmp_path: Path, caps
     assert "auroc" not in run_values(Run(tmp_path / "run", results, {}))
     print_summary(results)
     assert "AUROC" not in capsys.readouterr().out
+
+
+# --- several labels ---------------------------------------------------------------------------------------------------
+
+
+def example(n_labels: int = 4, missing: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    p, y = rng.random((60, n_labels)).astype(np.float32), rng.integers(0, 2, (60, n_labels))
+    return p, np.where(rng.random(y.shape) < missing, -100, y)
+
+
+def by_sklearn(p: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Label by label, on the samples in which it is known."""
+    f1, precision = [], []
+    for k in range(y.shape[1]):
+        known = y[:, k] != -100
+        f1.append(f1_score(y[known, k], p[known, k] > 0.5, zero_division=np.nan))
+        precision.append(average_precision_score(y[known, k], p[known, k]) if (y[known, k] == 1).any() else np.nan)
+    return float(np.nanmean(f1)), float(np.nanmean(precision))
+
+
+def labelled(p: np.ndarray, y: np.ndarray) -> tuple[float, ...]:
+    return tuple(by_label(torch.from_numpy(p), torch.from_numpy(y)).values())
+
+
+def test_labels_that_are_missing_or_do_not_occur_are_in_no_score() -> None:
+    for missing in (0, 0.2):
+        p, y = example(missing=missing)
+        assert labelled(p, y) == pytest.approx(by_sklearn(p, y), rel=1e-6)
+    y[:, 1] = np.where(y[:, 1] == 1, 0, y[:, 1])  # never holds, but is predicted
+    y[:, 2], p[:, 2] = np.where(y[:, 2] == 1, 0, y[:, 2]), p[:, 2] / 3  # nor is this one
+    y[:, 3] = -100
+    f1, precision = by_sklearn(p[:, :1], y[:, :1])
+    assert labelled(p, y) == pytest.approx((f1 / 2, precision), rel=1e-6)
+    assert np.isnan(labelled(p[:, 2:], y[:, 2:])).all()
+    p, y = np.array([[np.nan, np.nan], [0.1, 0.9]]), np.array([[1, 0], [0, 1]])  # a prediction that is NaN is wrong
+    assert labelled(p, y)[0] == pytest.approx((0 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, Local])
+def test_a_run_has_the_scores_of_its_labels(kind: Any) -> None:
+    x = RNG.normal(size=(200, 4))
+    y = (x @ RNG.normal(size=(4, 3)) + RNG.normal(size=(200, 3)) > 0).astype(int)
+    y[RNG.random(y.shape) < 0.1] = -100
+    data = FederatedDataModule.from_arrays(x, y, np.arange(200) % 5, task="multilabel", unseen_fraction=0.2)
+    model, trainer = kind(Linear(data.in_shape, data.n_outputs), data.n_clients), make_trainer(2)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    found: Any = (trainer.predict(model, data) or [None])[0]
+    table = model.clients
+    for row in table.itertuples():
+        own = found.client == row.id
+        expected = by_sklearn(found.prediction[own], found.y[own])
+        assert (row.test_macro_f1, row.test_mean_average_precision) == pytest.approx(expected, rel=1e-5)
+    seen = np.isin(found.client, table.id[table.population == "seen"])
+    results = run_results(model, data.federation)
+    pooled = [results["label_scores"][name]["pooled"] for name in ("macro_f1", "mean_average_precision")]
+    assert pooled == pytest.approx(by_sklearn(found.prediction[seen], found.y[seen]), rel=1e-5)
+    mean = table.test_macro_f1[table.population == "seen"].mean()
+    assert results["label_scores"]["macro_f1"] == {"pooled": pooled[0], "mean": pytest.approx(mean), "n_clients": 4}
+    assert results["class_scores"] is None

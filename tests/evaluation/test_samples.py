@@ -80,22 +80,6 @@ def test_every_sample_has_its_own_score(case: str) -> None:
     np.testing.assert_allclose(means, table[f"test_{measure}"], rtol=1e-6)
 
 
-def test_runs_on_the_same_federation_are_aligned_sample_by_sample() -> None:
-    """How often exactly one of two methods is right, by the files alone and by their predictions."""
-    first, second = make_data(SIZES, **UNSEEN), make_data(SIZES, **UNSEEN)
-    fedem, local = make_model(FedEM, first), make_model(FedAvg, second, adaptation=Finetune(3))
-    a, b = scores_of_test(fedem, first), scores_of_test(local, second)
-    assert fedem.federation_digest == local.federation_digest
-    assert a["n"].tolist() == b["n"].tolist()
-    p, q = predicted(fedem, first), predicted(local, second)
-    right, left = p.prediction.argmax(axis=1) == p.y, q.prediction.argmax(axis=1) == p.y
-    assert ((a["values"] > b["values"]).sum(), (a["values"] < b["values"]).sum()) == (
-        (right > left).sum(),
-        (right < left).sum(),
-    )
-    assert (right != left).any()
-
-
 def test_samples_come_piece_by_piece_and_client_by_client() -> None:
     """The rows of two blocks, whose samples are scored in pieces that end within a client."""
     data = make_data((10, 15, 20))
@@ -110,7 +94,7 @@ def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatc
     data = make_data(SIZES)
     n_samples = int(data.federation.splits["test"].counts().sum())
     for limit in (n_samples, n_samples - 1):
-        monkeypatch.setattr(sample_scores, "MOST_SAMPLES", limit)
+        monkeypatch.setattr(sample_scores, "MOST_NUMBERS", limit)
         model, trainer = make_model(FedAvg, data), make_trainer(1)
         trainer.fit(model, data)
         trainer.test(model, data, verbose=False)

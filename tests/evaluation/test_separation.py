@@ -8,8 +8,8 @@ import torch
 
 from fedem_lightning import FedEM, FederatedDataModule
 from fedem_lightning.evaluation.component_diagnostics import agreement
-from fedem_lightning.evaluation.mean_tests import mean_tests
 from fedem_lightning.evaluation.separation import MixtureGain, information_share
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.run.summary import _component_lines
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_model, make_trainer

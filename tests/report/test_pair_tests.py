@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.significance import mcnemar, t_test
 
 

@@ -1,28 +1,26 @@
-"""Scores of imbalanced classes on the test samples: the majority class, balanced accuracy, AUROC, sensitivity.
+"""Scores of imbalanced classes, and of several labels, on the test samples.
 
-Where a model that looks at no feature is often right, accuracy alone says little.
+Where a model that looks at no feature is often right, accuracy alone says little: the majority class, balanced
+accuracy, AUROC and sensitivity say more. Several labels have macro F1 and mean average precision (mAP).
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.evaluation.sample_scores import TestRows
+from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS, Predictions
 from fedem_lightning.evaluation.summaries import summarize
+from fedem_lightning.tasks import MISSING
 
 IMBALANCE = 0.2
 """Classes count as imbalanced above this share of the way from even classes (an accuracy of 1 / Y for the majority
 class) to a single class (1): with two classes above 60 %, with ten above 28 %."""
-
-MOST_NUMBERS = 100_000_000
-"""With more probabilities of test samples than this, balanced accuracy, AUROC and sensitivity are left out."""
-
-MOST_COUNTS = 10_000_000
-"""With more clients times classes than this, the labels of each client are not counted."""
 
 
 class Majority(NamedTuple):
@@ -33,25 +31,16 @@ class Majority(NamedTuple):
     threshold: float
 
 
-class ByClass(NamedTuple):
-    """Scores of groups of samples: one group for each client, or one for all."""
-
-    recall: np.ndarray  # share of the samples of a class that are predicted to be of it, [G, Y]; NaN without any
-    balanced_accuracy: np.ndarray  # mean recall of the classes that occur, [G]
-    auroc: np.ndarray  # mean over classes against the rest, of two classes that of class 1; NaN with one class [G]
-
-
 def majority(federation: Federation, clients: Tensor) -> Majority | None:
     """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
     if not _has_classes(federation):
         return None
     n_classes = getattr(federation.task, "n_classes", 0)
     (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
-    pairs, counts = np.unique(owner * n_classes + y, return_counts=True)
-    order = np.lexsort((pairs, -counts, pairs // n_classes))  # by client; the most frequent class first
-    first = order[np.unique(pairs[order] // n_classes, return_index=True)[1]]
+    counts = pd.DataFrame({"owner": owner, "y": y}).value_counts(sort=False).reset_index(name="n")  # in order
+    first = counts.sort_values("n", ascending=False, kind="stable").drop_duplicates("owner")
     label = np.full(len(clients), -1)
-    label[pairs[first] // n_classes] = pairs[first] % n_classes
+    label[first["owner"]] = first["y"]
     n, right = (np.bincount(owner_test, w, len(clients)) for w in (None, (label[owner_test] == y_test).astype(float)))
     seen = federation.seen[clients].cpu().numpy()
     threshold = (1 + IMBALANCE * (n_classes - 1)) / n_classes
@@ -69,10 +58,10 @@ def _has_classes(federation: Federation) -> bool:
 def label_counts(federation: Federation, clients: Tensor) -> dict[str, np.ndarray]:
     """The content of label_counts.npz: counts int64 [C, Y], of the training samples of `clients` (int64 [C]) by class.
 
-    Empty if samples have no class of their own, are not stored, or there are more than `MOST_COUNTS` numbers.
+    Empty if samples have no class of their own, are not stored, or there are more than `MOST_NUMBERS` numbers.
     """
     n_classes = getattr(federation.task, "n_classes", 0)
-    if not _has_classes(federation) or len(clients) * n_classes > MOST_COUNTS:
+    if not _has_classes(federation) or len(clients) * n_classes > MOST_NUMBERS:
         return {}
     y, owner = _labels(federation, clients, "train")
     return {"counts": np.bincount(owner * n_classes + y, minlength=len(clients) * n_classes).reshape(-1, n_classes)}
@@ -84,41 +73,19 @@ def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.nda
     return block.y().cpu().numpy(), block.owner.cpu().numpy()
 
 
-def _numbers(federation: Federation) -> int:
-    """Number of probabilities of a sample: of the classes, or in a multi-label task of the labels."""
-    return int(getattr(federation.task, "n_classes", federation.task.n_outputs))
+class ByClass(NamedTuple):
+    """Scores of groups of samples: one group for each client, or one for all."""
 
-
-class Predictions(TestRows):
-    """The probabilities that personal models give to the test samples."""
-
-    def __init__(self, federation: Federation, clients: Tensor) -> None:
-        shape = (_numbers(federation),)
-        super().__init__(federation.splits["test"].counts(clients), shape, torch.float32, clients.device)
-        self.y, self.owner = _labels(federation, clients, "test")
-
-    @classmethod
-    def of(cls, federation: Federation, clients: Tensor) -> "Predictions | None":
-        """Room for the predictions of `clients`; None if there are more than `MOST_NUMBERS`."""
-        n_samples = int(federation.splits["test"].counts(clients).sum())
-        fits = n_samples * _numbers(federation) <= MOST_NUMBERS
-        return cls(federation, clients) if fits else None
-
-    def by_client(self) -> ByClass:
-        """The scores of each client."""
-        return by_class(self.values.cpu().numpy(), self.y, self.owner, len(self.n))
-
-    def pooled(self, clients: np.ndarray) -> ByClass:
-        """The scores of all samples of some clients together, bool [C]; [1] and [1, Y]."""
-        kept = clients[self.owner]
-        return by_class(self.values.cpu().numpy()[kept], self.y[kept], np.zeros(int(kept.sum()), dtype=np.int64), 1)
+    recall: np.ndarray  # share of the samples of a class that are predicted to be of it, [G, Y]; NaN without any
+    balanced_accuracy: np.ndarray  # mean recall of the classes that occur, [G]
+    auroc: np.ndarray  # mean over classes against the rest, of two classes that of class 1; NaN with one class [G]
 
 
 def by_class(p: np.ndarray, y: np.ndarray, group: np.ndarray, n_groups: int) -> ByClass:
     """Scores by class of G groups of samples.
 
     AUROC is Mann and Whitney's statistic from ranks within a group, in which ties share their mean rank: pandas ranks
-    all groups in one call.
+    all groups in one call, and in float64. torchmetrics would take a call for each client, and counts in float32.
 
     Args:
         p: probabilities [n, Y]; y: labels int64 [n]; group: int64 [n] in 0..G-1.
@@ -148,26 +115,58 @@ def _mean(values: np.ndarray) -> np.ndarray:
         return np.where(has, values, 0.0).sum(axis=1) / has.sum(axis=1)
 
 
-def class_columns(base: Majority | None, found: Predictions | None) -> dict[str, np.ndarray]:
-    """Columns of the clients' table, float64 [C] each."""
-    if base is None:
-        return {}
-    made = {"test_majority_accuracy": base.accuracy}
-    if found is not None:
-        scores = found.by_client()
-        made |= {"test_balanced_accuracy": scores.balanced_accuracy, "test_auroc": scores.auroc}
-        made |= {"test_sensitivity": scores.recall[:, 1]} if scores.recall.shape[1] == 2 else {}
-    return made
+def by_label(p: Tensor, y: Tensor) -> dict[str, float]:
+    """macro_f1 and mean_average_precision of known labels; those that are missing are in none.
+
+    F1 of a label that neither occurs nor is predicted (p > 0.5), and the average precision of one that does not occur,
+    are 0 / 0: such labels are left out of the means, as with `zero_division=nan` of scikit-learn. A prediction that is
+    NaN counts as wrong. NaN: no label has a score.
+
+    Args:
+        p: probabilities p(y_k = 1 | x), [n, K].
+        y: int64 [n, K] in {0, 1}, or `MISSING`.
+
+    """
+    is_known = y != MISSING
+    p = torch.where(p.isnan(), 1.0 - y, p).clamp(0, 1)
+    occurs = ((y == 1) & is_known).any(dim=0)  # [K]
+    predicted = ((p > 0.5) & is_known).any(dim=0)
+
+    def mean(score: Callable[..., Tensor], defined: Tensor) -> float:
+        n_labels = int(defined.sum())
+        if not n_labels:
+            return float("nan")
+        options: dict[str, Any] = {"average": "none", "ignore_index": MISSING, "validate_args": False}
+        return float(score(p[:, defined], y[:, defined], n_labels, **options).double().mean())
+
+    f1, precision = mean(multilabel_f1_score, occurs | predicted), mean(multilabel_average_precision, occurs)
+    return {"macro_f1": f1, "mean_average_precision": precision}
+
+
+def columns(found: Predictions, several: bool) -> dict[str, np.ndarray]:
+    """Columns of the clients' table, float64 [C] each; NaN without test samples. `several`: samples have labels."""
+    values, counts = found.values.cpu(), found.n.cpu().tolist()
+    if several:
+        rows = [by_label(*part) for part in zip(values.split(counts), found.y.split(counts), strict=True)]
+        return {f"test_{name}": np.array([row[name] for row in rows]) for name in rows[0]}
+    scores = by_class(values.numpy(), found.y.numpy(), found.owner.numpy(), len(counts))
+    made = {"test_balanced_accuracy": scores.balanced_accuracy, "test_auroc": scores.auroc}
+    return made | ({"test_sensitivity": scores.recall[:, 1]} if scores.recall.shape[1] == 2 else {})
+
+
+def label_scores(table: pd.DataFrame, found: Predictions) -> dict[str, Any] | None:
+    """What results.json says of several labels, over the seen clients; docs/results.md describes the keys."""
+    kept = _of_seen(table, found)
+    return _pooled_and_mean(table, by_label(found.values.cpu()[kept], found.y[kept])) if kept.any() else None
 
 
 def class_scores(
-    table: pd.DataFrame, base: Majority | None, found: Predictions | None, names: list[str] | None
+    table: pd.DataFrame, base: Majority, found: Predictions | None, names: list[str] | None
 ) -> dict[str, Any] | None:
     """What results.json says of the classes, over the seen clients; docs/results.md describes the keys."""
-    seen = (table["population"] == "seen").to_numpy()
-    if base is None or not table["n_test"][seen].any():
+    has = ((table["population"] == "seen") & (table["n_test"] > 0)).to_numpy()
+    if not has.any():
         return None
-    has = seen & (table["n_test"] > 0).to_numpy()
     rows, n_train, n_test = table[has], table["n_train"][has].to_numpy(), table["n_test"][has].to_numpy()
     worse = ~(rows["test_accuracy"].to_numpy() >= base.accuracy[has])
     made: dict[str, Any] = {
@@ -178,10 +177,24 @@ def class_scores(
     }
     if found is None:
         return made
-    pooled = found.pooled(seen)
-    for name in ("balanced_accuracy", "auroc"):
-        of_clients = rows[f"test_{name}"].dropna()
-        mean = float(of_clients.mean()) if len(of_clients) else float("nan")
-        made[name] = {"pooled": float(getattr(pooled, name)[0]), "mean": mean, "n_clients": len(of_clients)}
-    names = names or [str(y) for y in range(pooled.recall.shape[1])]
-    return made | {"sensitivity": dict(zip(names, pooled.recall[0].tolist(), strict=False))}
+    kept = _of_seen(table, found)
+    p, y = found.values.cpu()[kept].numpy(), found.y[kept].numpy()
+    pooled = by_class(p, y, np.zeros_like(y), 1)
+    both = {"balanced_accuracy": float(pooled.balanced_accuracy[0]), "auroc": float(pooled.auroc[0])}
+    names = names or [str(y) for y in range(p.shape[1])]
+    sensitivity = dict(zip(names, pooled.recall[0].tolist(), strict=False))
+    return made | _pooled_and_mean(table, both) | {"sensitivity": sensitivity}
+
+
+def _of_seen(table: pd.DataFrame, found: Predictions) -> Tensor:
+    """Which samples are those of seen clients, bool [n]."""
+    return torch.from_numpy((table["population"] == "seen").to_numpy()[found.owner.numpy()])
+
+
+def _pooled_and_mean(table: pd.DataFrame, pooled: Mapping[str, float]) -> dict[str, Any]:
+    """Scores of all samples together, and the means over the seen clients that have one."""
+    own = {name: table.loc[table["population"] == "seen", f"test_{name}"].dropna() for name in pooled}
+    return {
+        name: {"pooled": pooled[name], "mean": float(values.mean()), "n_clients": len(values)}
+        for name, values in own.items()
+    }

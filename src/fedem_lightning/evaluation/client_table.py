@@ -7,9 +7,8 @@ import pandas as pd
 import torch
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.evaluation.class_scores import Predictions, class_columns, class_scores, majority
-from fedem_lightning.evaluation.label_scores import label_columns, pooled_label_scores
-from fedem_lightning.evaluation.sample_scores import SampleScores
+from fedem_lightning.evaluation.class_scores import class_scores, columns, label_scores, majority
+from fedem_lightning.evaluation.sample_scores import Predictions, SampleScores, fits, n_probabilities
 from fedem_lightning.evaluation.scores import all_scored_clients, score
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.tasks import MultiLabel
@@ -27,7 +26,7 @@ class ClientTable(NamedTuple):
     rows: pd.DataFrame  # a row a client
     samples: SampleScores | None  # of their test samples; None: there are too many
     classes: dict[str, Any] | None  # see `class_scores`
-    labels: dict[str, Any] | None  # see `pooled_label_scores`
+    labels: dict[str, Any] | None  # see `label_scores`
 
 
 def client_table(
@@ -45,10 +44,11 @@ def client_table(
     rows = clients.cpu().numpy()
     base = None if algorithm.remote is not None else majority(federation, clients)
     several = isinstance(federation.task, MultiLabel) and algorithm.remote is None
+    wanted = several or (base is not None and base.imbalanced)
     with torch.inference_mode(False):  # its tensor is written to outside of inference
-        wanted = several or (base is not None and base.imbalanced)
-        predictions = Predictions.of(federation, clients) if wanted else None
-    measures, columns, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
+        kept = wanted and fits(federation, clients, n_probabilities(federation))
+        predictions = Predictions(federation, clients) if kept else None
+    measures, adapted, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
     table = pd.DataFrame(
         {
             "id": [federation.names[t] for t in rows],
@@ -63,17 +63,17 @@ def client_table(
     for split, found in measures.items():
         for measure, scores in found.items():
             table[f"{split}_{measure}"] = scores
-    of_labels = predictions if several else None
-    own_columns = class_columns(base, predictions) if of_labels is None else label_columns(of_labels)
-    for name, column in own_columns.items():
+    found_columns = {} if base is None else {"test_majority_accuracy": base.accuracy}
+    found_columns |= {} if predictions is None else columns(predictions, several)
+    for name, column in found_columns.items():
         table[name] = column
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
-    for name, column in columns.items():
+    for name, column in adapted.items():
         table[f"adaptation_{name}" if name in own else name] = column
     for name, values in {**own, **_truth_columns(federation)}.items():
         table[name] = values[rows]
-    classes = class_scores(table, base, predictions, federation.notes.get("classes"))
-    labels = None if of_labels is None else pooled_label_scores(table, of_labels)
+    classes = None if base is None else class_scores(table, base, predictions, federation.notes.get("classes"))
+    labels = label_scores(table, predictions) if several and predictions is not None else None
     return ClientTable(table, samples, classes, labels)
 
 

@@ -1,4 +1,4 @@
-"""The score of every test sample, so that two runs on one federation can be compared sample by sample."""
+"""Numbers of every test sample: its score, so that runs can be compared sample by sample, and its probabilities."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
 
-MOST_SAMPLES = 50_000_000
-"""With more test samples than this, none of their scores is kept."""
+MOST_NUMBERS = 50_000_000
+"""With more scores of test samples than this, or more probabilities, none of them is kept."""
 
 
 class TestRows:
@@ -19,17 +19,16 @@ class TestRows:
         n: test samples of each client, int64 [C].
         shape: of a row.
         dtype: of the numbers.
-        device: of the rows.
 
     """
 
     __test__ = False  # pytest would collect it
 
-    def __init__(self, n: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, n: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.n = n
         self._next = n.cumsum(0) - n  # where the next sample of each client belongs
         # a process writes the rows of its clients, and the processes add up their bytes or floats
-        self.values = torch.zeros(int(n.sum()), *shape, dtype=dtype, device=device)
+        self.values = torch.zeros(int(n.sum()), *shape, dtype=dtype, device=n.device)
 
     def put(self, row: Tensor, values: Tensor) -> None:
         """Adds the next samples of some clients.
@@ -39,16 +38,10 @@ class TestRows:
             values: their rows, [n, *shape].
 
         """
-        values = values.to(self.values.dtype)
         clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
-        start, end = int(self._next[clients[0]]), int(self._next[clients[-1]] + counts[-1])
-        if end - start == len(row):  # clients one after the other, as in one process: no index is needed
-            self.values[start:end] = values
-            self._next[clients] += counts
-            return
         first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
         places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
-        self.values[places] = values
+        self.values[places] = values.to(self.values.dtype)
         self._next[clients] += counts
 
 
@@ -66,7 +59,7 @@ class SampleScores(TestRows):
         self.measure = task.measures[0] if task.measures[0] != "perplexity" else "loss"  # whose exp it is
         self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
         dtype = torch.uint8 if self._right_or_wrong else torch.float32
-        super().__init__(federation.splits["test"].counts(clients), (), dtype, clients.device)
+        super().__init__(federation.splits["test"].counts(clients), (), dtype)
 
     def add(self, row: Tensor, scores: Mapping[str, Tensor]) -> None:
         """Adds the task's scores of samples, by measure [n]; see `put`."""
@@ -78,7 +71,27 @@ class SampleScores(TestRows):
         return {"n": self.n.cpu().numpy(), "values": values.cpu().numpy(), "measure": np.array(self.measure)}
 
 
-def sample_scores(federation: Federation, clients: Tensor) -> SampleScores | None:
-    """Room for the scores of the test samples of `clients`; None if there are more than `MOST_SAMPLES`."""
-    n_samples = int(federation.splits["test"].counts(clients).sum())
-    return SampleScores(federation, clients) if n_samples <= MOST_SAMPLES else None
+class Predictions(TestRows):
+    """The probabilities that personal models give to the test samples: of the classes, or of several labels.
+
+    Args:
+        federation: of the clients.
+        clients: the scored clients, int64 [C].
+
+    """
+
+    def __init__(self, federation: Federation, clients: Tensor) -> None:
+        shape = (n_probabilities(federation),)
+        super().__init__(federation.splits["test"].counts(clients), shape, torch.float32)
+        block = federation.block(clients, "test")
+        self.y, self.owner = block.y().cpu(), block.owner.cpu()  # [n, ...], and each one's client, int64 [n]
+
+
+def n_probabilities(federation: Federation) -> int:
+    """Number of probabilities of a sample: of the classes, or in a multi-label task of the labels."""
+    return int(getattr(federation.task, "n_classes", federation.task.n_outputs))
+
+
+def fits(federation: Federation, clients: Tensor, numbers: int = 1) -> bool:
+    """Whether so many numbers of each test sample of `clients` are no more than `MOST_NUMBERS`."""
+    return int(federation.splits["test"].counts(clients).sum()) * numbers <= MOST_NUMBERS

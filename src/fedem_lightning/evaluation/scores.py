@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.em import add_by_owner
-from fedem_lightning.evaluation.class_scores import Predictions
-from fedem_lightning.evaluation.sample_scores import SampleScores, sample_scores
+from fedem_lightning.evaluation.sample_scores import Predictions, SampleScores, fits
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-class ClientMetrics(Metric):
+class ClientMeans:
     """Mean of each of the task's scores for every client.
 
     Where samples have a score "n_known", a number of labels, it is their weight, so that a mean is that of all known
@@ -34,18 +32,14 @@ class ClientMetrics(Metric):
     Args:
         n_clients: T.
         task: names the scores.
+        device: of the sums.
 
     """
 
-    full_state_update = False
-    totals: Tensor
-    count: Tensor
-
-    def __init__(self, n_clients: int, task: Task) -> None:
-        super().__init__()
+    def __init__(self, n_clients: int, task: Task, device: torch.device | None = None) -> None:
         self.task = task
-        self.add_state("totals", torch.zeros(len(task.measures), n_clients, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros(n_clients, dtype=torch.float64), dist_reduce_fx="sum")
+        self.totals = torch.zeros(len(task.measures), n_clients, dtype=torch.float64, device=device)
+        self.count = torch.zeros(n_clients, dtype=torch.float64, device=device)
 
     def update(self, scores: Mapping[str, Tensor], client: Tensor) -> None:
         """Adds the task's scores of n samples, by measure [n], of the clients int64 [n]."""
@@ -54,10 +48,11 @@ class ClientMetrics(Metric):
             add_by_owner(total, client, weight * scores[measure].double())
         add_by_owner(self.count, client, weight)
 
-    def compute(self) -> dict[str, Tensor]:
+    def compute(self) -> dict[str, np.ndarray]:
         """Means by measure, [T] (losses in nats, accuracies in [0, 1]); NaN for a client without samples."""
         means = dict(zip(self.task.measures, self.totals / self.count, strict=True))
-        return means | ({"perplexity": means["loss"].exp()} if "perplexity" in means else {})
+        means |= {"perplexity": means["loss"].exp()} if "perplexity" in means else {}
+        return {measure: values.cpu().numpy() for measure, values in means.items()}
 
 
 class Scores(NamedTuple):
@@ -69,6 +64,8 @@ class Scores(NamedTuple):
     samples: SampleScores | None = None  # of their test samples; None: the caller wants none, or there are too many
 
 
+@torch.inference_mode(False)
+@torch.no_grad()
 def score(
     algorithm: "FederatedAlgorithm",
     federation: Federation,
@@ -79,60 +76,39 @@ def score(
 ) -> Scores:
     """Scores `clients` (int64 [C]) on every split.
 
-    Each process scores its share of the clients; torchmetrics sums them up. An adaptation tunes on the training samples
+    Each process scores its share of the clients, and their sums are added. An adaptation tunes on the training samples
     of `own_data`. `by_sample` says whether the scores of the test samples are kept; `predictions`, if given, keeps
     their probabilities.
     """
     if algorithm.remote is not None:
         found: Scores = algorithm.remote.scores(algorithm, federation, clients)
         return found
-    with torch.inference_mode(False), torch.no_grad():  # an adaptation trains
-        samples = sample_scores(federation, clients) if by_sample else None
-        return _score(algorithm, federation, clients, own_data or federation, samples, predictions)
-
-
-def _score(
-    algorithm: "FederatedAlgorithm",
-    federation: Federation,
-    clients: Tensor,
-    own_data: Federation,
-    samples: SampleScores | None,
-    predictions: Predictions | None,
-) -> Scores:
-    processes = Processes.of(algorithm.trainer)
-    metrics = {split: ClientMetrics(len(clients), federation.task).to(clients.device) for split in SPLITS}
+    task, processes = federation.task, Processes.of(algorithm.trainer)
+    samples = SampleScores(federation, clients) if by_sample and fits(federation, clients) else None
+    means = {split: ClientMeans(len(clients), task, clients.device) for split in SPLITS}
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
     columns = {name: zeros.clone() for name in scored_columns(algorithm)}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    algorithm.local.observer.begin(
-        "scoring", sum(int(federation.splits[s].counts(clients[mine]).sum()) for s in SPLITS)
-    )
-    for rows, personal in models_scored(algorithm, own_data, clients, mine):
+    n_samples = sum(int(federation.splits[split].counts(clients[mine]).sum()) for split in SPLITS)
+    algorithm.local.observer.begin("scoring", n_samples)
+    for rows, personal in models_scored(algorithm, own_data or federation, clients, mine):
         for name, column in columns.items():
             assert isinstance(personal, OwnModels)  # an adaptation's
             column[rows] = personal.columns[name].double()
-        for split, metric in metrics.items():
+        for split in SPLITS:
             block = federation.block(clients[rows], split)
-            kept = samples if split == "test" else None
             for piece in block.pieces() if len(block.index) else ():
                 prediction = personal.predict(piece)
-                scores = federation.task.scores(prediction, piece.y())
-                metric.update(scores, rows[piece.owner])
-                if kept is not None:
-                    kept.add(rows[piece.owner], scores)
+                scores = task.scores(prediction, piece.y())
+                means[split].update(scores, rows[piece.owner])
+                if samples is not None and split == "test":
+                    samples.add(rows[piece.owner], scores)
                 if predictions is not None and split == "test":
-                    predictions.put(rows[piece.owner], federation.task.answer(prediction))
+                    predictions.put(rows[piece.owner], task.answer(prediction))
                 algorithm.local.observer.advance(len(piece.index))
-    for metric in metrics.values():
-        metric._update_count = max(1, metric._update_count)  # otherwise torchmetrics warns of compute before update
-    measures = {
-        split: {
-            measure: values.reshape(-1).cpu().numpy()  # torchmetrics squeezes a single client
-            for measure, values in metric.compute().items()
-        }
-        for split, metric in metrics.items()
-    }
-    processes.sum([*columns.values(), *(kept.values for kept in (samples, predictions) if kept is not None)])
+    kept = [rows.values for rows in (samples, predictions) if rows is not None]
+    processes.sum([*columns.values(), *kept, *(sums for m in means.values() for sums in (m.totals, m.count))])
+    measures = {split: found.compute() for split, found in means.items()}
     sizes = {split: federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS}
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
@@ -168,11 +144,10 @@ def scores_of(personal: PersonalModels, federation: Federation) -> dict[str, dic
     """The mean scores of the only client of a federation, by split and measure; NaN without samples."""
     task, alone, found = federation.task, torch.zeros(1, dtype=torch.int64), {}
     for split in SPLITS:
-        metric, block = ClientMetrics(1, task), federation.block(alone, split)
-        metric._update_count = 1  # otherwise torchmetrics warns of compute before update
+        means, block = ClientMeans(1, task), federation.block(alone, split)
         for piece in block.pieces() if len(block.index) else ():
-            metric.update(task.scores(personal.predict(piece), piece.y()), piece.owner)
-        found[split] = {measure: float(value) for measure, value in metric.compute().items()}
+            means.update(task.scores(personal.predict(piece), piece.y()), piece.owner)
+        found[split] = {measure: float(value[0]) for measure, value in means.compute().items()}
     return found
 
 

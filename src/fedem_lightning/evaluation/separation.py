@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedem_lightning.em import responsibilities
-from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.tasks import Task
 
 LEAST_ENTROPY = 0.05

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.errors import one_line, require
-from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.significance import CHANCE_LEVEL, mcnemar

@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.evaluation.mean_tests import mean_tests
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.report.headline import in_a_sentence

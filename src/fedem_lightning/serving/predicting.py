@@ -11,7 +11,7 @@ from torch import Tensor
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import ClientMetrics
+from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.output import write_table
@@ -78,17 +78,16 @@ def scores_by_client(
         Columns id, n_SPLIT and SPLIT_MEASURE, NaN without such rows.
 
     """
-    metric = ClientMetrics(len(rows.names), models.schema.task)
-    metric._update_count = 1  # otherwise torchmetrics warns where there is nothing to score
+    means = ClientMeans(len(rows.names), models.schema.task)
     for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
         y = federation.samples.labels(index)
-        metric.update(metric.task.scores(prediction, y), owner)
+        means.update(means.task.scores(prediction, y), owner)
         if answers is not None:
-            answers.append((metric.task.answer(prediction), y))
+            answers.append((means.task.answer(prediction), y))
     counts = np.bincount(rows.client[scored], minlength=len(rows.names))
     table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
-    for measure, values in metric.compute().items():
-        table[f"{split}_{measure}"] = values.reshape(-1).numpy()  # torchmetrics squeezes a single client
+    for measure, values in means.compute().items():
+        table[f"{split}_{measure}"] = values
     return table
 
 
