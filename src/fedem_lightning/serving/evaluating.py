@@ -13,7 +13,8 @@ from torchmetrics.functional.classification import multiclass_calibration_error,
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.class_scores import MOST_NUMBERS, by_class
+from fedem_lightning.evaluation.class_scores import by_class
+from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
