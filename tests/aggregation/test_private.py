@@ -25,6 +25,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.aggregation import RoundContext, Sampling, Sent, accountant
 from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
+from fedem_lightning.aggregation.private import CLIP_RATE
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_independently, sampling_of
 from fedem_lightning.randomness import SystemNoise, secret_uniforms
@@ -93,18 +94,16 @@ def test_the_noise_of_a_round_is_the_seeds_and_without_a_key_nobodys() -> None:
 
 def test_the_clip_follows_a_quantile() -> None:
     clip = float(np.median(lengths()))
-    rule = PrivateMean(noise_multiplier=0.0, clip=clip, quantile=0.5, clip_rate=0.2)
+    rule = PrivateMean(noise_multiplier=0.0, clip=clip, quantile=0.5)
     collected(rule, expected=5.0).compute()
     assert float(rule.length) == pytest.approx(clip * math.exp(-0.2 * (3 / 5 - 0.5)))
-    rule = PrivateMean(noise_multiplier=1.0, quantile=0.5, count_noise=0.2)
+    rule = PrivateMean(noise_multiplier=1.0, quantile=0.5)
     z = rule.noise_of_updates(50.0)
-    assert z**-2 + (2 * 0.2 * 50) ** -2 == pytest.approx(1.0)  # Andrew et al., Theorem 1
+    assert z**-2 + (2 * 0.05 * 50) ** -2 == pytest.approx(1.0)  # Andrew et al., Theorem 1
     assert z > 1
     rule = PrivateMean(noise_multiplier=3.0, quantile=0.5)  # 2 z clients, where that is more than 5 %
     assert (rule.noise_of_count(12.0), rule.noise_of_count(1000.0)) == (0.5, 0.05)
     assert rule.noise_of_updates(12.0) == pytest.approx(3.0 / math.sqrt(15 / 16))
-    with pytest.raises(UserError, match=r"aggregation.count_noise"):
-        PrivateMean(noise_multiplier=10.0, quantile=0.5, count_noise=0.01).noise_of_updates(50.0)
 
 
 def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[np.ndarray, float]:
@@ -121,7 +120,7 @@ def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[
     assert means is not None
     total = np.concatenate([(means.models[name].numpy() - theta).ravel() for name, theta in THETA.items()])
     assert rule.quantile is not None
-    share = rule.quantile - math.log(float(rule.length) / clip) / rule.clip_rate
+    share = rule.quantile - math.log(float(rule.length) / clip) / CLIP_RATE
     return total * expected / clip, share * expected
 
 
@@ -359,7 +358,6 @@ def test_the_report_says_what_was_spent_by_whom_and_what_it_assumes(monkeypatch:
             r"aggregation.epsilon: expected at least .* noise multiplier of 1.0.*, got 1e-09",
         ),
         ({"epsilon": 3.0}, 0, "aggregation.epsilon: the number of rounds must be known before"),
-        ({"epsilon": 0.1, "quantile": 0.5, "count_noise": 0.01}, 7, "aggregation.count_noise: "),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options: dict[str, Any], rounds: int, said: str) -> None:
@@ -386,7 +384,7 @@ def test_without_noise_and_clipping_it_is_the_plain_mean_of_equal_clients(kind: 
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [{}, {"quantile": 0.5, "count_noise": 2.0}])
+@pytest.mark.parametrize("rule", [{}, {"quantile": 0.5}])
 @pytest.mark.parametrize("kind", [FedAvg, FedEM])
 def test_a_resumed_run_in_float32_has_the_same_bits(kind: Any, rule: dict[str, Any], tmp_path: Path) -> None:
     def fresh() -> Any:

@@ -50,7 +50,7 @@ DRAWING = ["backbone=mlp", "backbone._target_=networks.Drawing"]
 KINDS = {
     "usual": [],
     "private": PRIVATE,
-    "quantile": [*PRIVATE, "aggregation.quantile=0.5", "aggregation.count_noise=2"],
+    "quantile": [*PRIVATE, "aggregation.quantile=0.5"],
     "dropout": [*DRAWING, "+backbone.draw=dropout"],
     "noise": [*DRAWING, "+backbone.draw='noise in scores too'"],
 }

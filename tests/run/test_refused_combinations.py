@@ -47,10 +47,6 @@ LATE = {
     "user_centric, private": ["algorithm=user_centric", "aggregation=private"],
     "a head": ["algorithm=fedavg", "adaptation=knn", "adaptation.head=nowhere"],
     "another head": ["algorithm=fedavg", "adaptation=finetune", "adaptation.part=head", "adaptation.head=nowhere"],
-    "too little noise of the count": [
-        *("algorithm=fedavg", "aggregation=private", "aggregation.epsilon=0.1", "aggregation.quantile=0.5"),
-        "aggregation.count_noise=0.01",
-    ],
     "nobody is left": ["algorithm=fedavg", "faults=send_nan", "faults.share=0.99"],
     "diverged in the first round": ["algorithm=fedavg", "algorithm.client_optimizer.lr=1e38"],
 }

@@ -30,6 +30,8 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, SystemNoise, generator
 from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, NotNegative, Positive
 
+CLIP_RATE = 0.2
+"""eta, the rate at which S follows the quantile, as in the paper."""
 SIMULATED = (
     "nobody else knows the seed, from which cohorts and noise are drawn, by a generator that is not cryptographic"
 )
@@ -51,13 +53,10 @@ class PrivateMean(Aggregation, nn.Module):
     Args:
         noise_multiplier: z. 0: no noise, and no privacy.
         clip: S; with `quantile` the first one.
-        quantile: gamma: S follows the quantile of the updates' lengths, S <- S exp(-eta (b - gamma)), where b is the
-            share of the cohort with |d_t| <= S, with noise of its own. None: S stays.
-        clip_rate: eta.
-        count_noise: standard deviation of the noise of b, as a share of q T. The server adds 1/2 for a client with
-            |d_t| <= S and -1/2 for another, so that a client moves the sum by 1/2. z is kept for updates and count
-            together: the updates get more noise. None: 0.05, as in the paper, but at least 2 z clients, with which the
-            updates get 3 % more.
+        quantile: gamma: S follows the quantile of the updates' lengths, S <- S exp(-0.2 (b - gamma)), where b is the
+            share of the cohort with |d_t| <= S, with noise of its own. The server adds 1/2 for such a client and -1/2
+            for another, so that a client moves the sum by 1/2. z is kept for updates and count together: the updates
+            get more noise, at most 3 % (`noise_of_count`). None: S stays.
         delta: of (epsilon, delta).
         cohort: the expected size of a cohort for which the noise is meant, at least q T; None: q T. A simulation of few
             clients then has the noise, and reports the epsilon, of a federation with so many.
@@ -75,35 +74,29 @@ class PrivateMean(Aggregation, nn.Module):
         noise_multiplier: NotNegative = 1.0,
         clip: Positive = 0.1,
         quantile: BelowOne | None = None,
-        clip_rate: Positive = 0.2,
-        count_noise: Positive | None = None,
         delta: AboveZeroBelowOne = 1e-6,
         cohort: Positive | None = None,
         epsilon: Positive | None = None,
     ) -> None:
         super().__init__()
-        self.quantile, self.clip_rate, self.count_noise = quantile, clip_rate, count_noise
-        self.delta, self.cohort, self.epsilon = delta, cohort, epsilon
+        self.quantile, self.delta, self.cohort, self.epsilon = quantile, delta, cohort, epsilon
         self.register_buffer("z", torch.tensor(0.0 if epsilon else float(noise_multiplier), dtype=torch.float64))
         self.register_buffer("length", torch.tensor(float(clip), dtype=torch.float64))
 
     def check(self, n_clients: int) -> None:
-        """Checks what epsilon and the noise need."""
+        """Raises UserError without dp-accounting, or if `cohort` is smaller than the run's own cohorts."""
         installed = importlib.util.find_spec("dp_accounting") is not None
         needs_it = self.epsilon is not None or float(self.z) > 0
         said = 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"'
         require(installed or not needs_it, said)
-        size = self.cohort or n_clients
-        said = f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {size}"
-        require(size >= n_clients, said)
-        self.noise_of_updates(size)
+        said = f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}"
+        require(self.cohort is None or self.cohort >= n_clients, said)
 
     def plan(self, sampling: Sampling) -> None:
         """Sets z so that the planned rounds spend epsilon, once.
 
         Raises:
-            UserError: the number of rounds is not known, no noise is enough for so small an epsilon, or the count of
-                short updates has too little noise for z.
+            UserError: the number of rounds is not known, or no noise is enough for so small an epsilon.
 
         """
         if self.epsilon is None or float(self.z) > 0:
@@ -111,7 +104,6 @@ class PrivateMean(Aggregation, nn.Module):
         known = sampling.rounds > 0
         require(known, "aggregation.epsilon: the number of rounds must be known before; set trainer.max_epochs")
         self.z.fill_(noise_for(self.epsilon, sampling.q, sampling.rounds, self.delta))
-        self.noise_of_updates(self.cohort or sampling.size)
 
     def report(self, sampling: Sampling) -> dict[str, Any]:
         """What these rounds have spent for a client, whose data are all added or removed: "privacy".
@@ -140,22 +132,15 @@ class PrivateMean(Aggregation, nn.Module):
         return ClippedSum(self, context)
 
     def noise_of_updates(self, size: float) -> float:
-        """z_Delta, of which the updates' noise is S times: z for updates and count together (Andrew et al., Sec. 3.1).
-
-        Raises:
-            UserError: the count alone has less noise than z.
-
-        """
+        """z_Delta, of which the updates' noise is S times: that of the count takes a part of z (Andrew et al., Sec. 3.1)."""
         z = float(self.z)
         if self.quantile is None or z == 0:
             return z
-        left = z**-2 - (2 * self.noise_of_count(size) * size) ** -2
-        require(left > 0, f"aggregation.count_noise: the count has too little noise for a noise multiplier of {z:.3g}")
-        return left**-0.5
+        return float((z**-2 - (2 * self.noise_of_count(size) * size) ** -2) ** -0.5)
 
     def noise_of_count(self, size: float) -> float:
-        """The standard deviation of the noise of b, the share of short updates in a cohort of this expected size."""
-        return max(0.05, 2 * float(self.z) / size) if self.count_noise is None else self.count_noise
+        """The standard deviation of the noise of b: 0.05, as in the paper, but at least that of 2 z clients."""
+        return max(0.05, 2 * float(self.z) / size)
 
 
 class ClippedSum(Collector):
@@ -200,7 +185,7 @@ class ClippedSum(Collector):
         self._short = short.cpu()
 
     def compute(self) -> Means:
-        """theta plus the noisy mean; S <- S exp(-eta (b - gamma)) where it follows a quantile."""
+        """theta plus the noisy mean; S moves where it follows a quantile."""
         rule, key, expected = self.rule, self.context.key, self.context.sampling.size
         draws = SystemNoise() if key is None else generator(key[0], Purpose.PRIVACY, key[1])
         size = rule.cohort or expected
@@ -212,7 +197,7 @@ class ClippedSum(Collector):
         if rule.quantile is not None:
             of_count = rule.noise_of_count(size) * float(draws.normal()) if float(rule.z) > 0 else 0.0
             share = float(self._short) / expected + 0.5 + of_count
-            rule.length.mul_(torch.exp(torch.tensor(-rule.clip_rate * (share - rule.quantile))))
+            rule.length.mul_(torch.exp(torch.tensor(-CLIP_RATE * (share - rule.quantile))))
         n_models = len(next(iter(models.values())))
         return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([expected], dtype=torch.float64))
 

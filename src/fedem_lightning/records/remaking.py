@@ -77,6 +77,7 @@ GONE: dict[str, Any] = {
     **{f"{kind}.adapters": None for kind in ("HypCluster", "FedGMM", "DFedEM", "FedAvgEnsemble")},
     **{f"{rule}.max_norm_ratio": None for rule in ("Mean", "NormClipping", "Median", "TrimmedMean", "MultiKrum")},
     **{f"{rule}.weighted": False for rule in ("Median", "TrimmedMean")},
+    **{"PrivateMean.clip_rate": 0.2, "PrivateMean.count_noise": None},
 }
 """Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
 LAST = "45f9539f"
