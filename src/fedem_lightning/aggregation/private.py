@@ -132,7 +132,7 @@ class PrivateMean(Aggregation, nn.Module):
         return ClippedSum(self, context)
 
     def noise_of_updates(self, size: float) -> float:
-        """z_Delta, of which the updates' noise is S times: that of the count takes a part of z (Andrew et al., Sec. 3.1)."""
+        """z_Delta, of which the updates' noise is S times: the count takes a part of z (Andrew et al., Sec. 3.1)."""
         z = float(self.z)
         if self.quantile is None or z == 0:
             return z
