@@ -61,7 +61,6 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         self.topology = topology or Topology()
         self.models = ClientStore.of_components(n_clients, self.components)  # u_t
         self._neighbours = 0.0  # a client's mean number of neighbours
-        self._gap: tuple[np.ndarray, float] | None = None  # the last W, and its spectral gap
 
     def client_update(self, block: Block, round_: int) -> Sent | None:
         """Alg. 5: the client takes surrogate and private variable at its own u_t, then local steps to u_t^{k-1/2}."""
@@ -78,9 +77,8 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         w = self.topology.mixing(len(clients), active, self.seed, round_.number)  # [T, T]
         self._neighbours = float(((w > 0).sum() - (w.diagonal() > 0).sum()) / active.sum())
         spread = self.models.mix(clients, torch.from_numpy(w))
-        if self._gap is None or not np.array_equal(w, self._gap[0]):
-            self._gap = (w, spectral_gap(w[np.ix_(active, active)]))  # of the clients in the cohort
-        for name, value in (("consensus_error", spread), ("spectral_gap", self._gap[1])):
+        gap = spectral_gap(w[np.ix_(active, active)])  # of the clients in the cohort
+        for name, value in (("consensus_error", spread), ("spectral_gap", gap)):
             self.round_metrics.add(name, torch.tensor([value], dtype=torch.float64))
         self.server.step()
 

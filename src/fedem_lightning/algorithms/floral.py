@@ -22,6 +22,7 @@ from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import wrapped
 from fedem_lightning.models.routed_adapters import ROUTER, RoutedAdapters
+from fedem_lightning.models.tensors import along
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Rank
 
 EPSILON = 1e-5
@@ -93,14 +94,16 @@ class FLoRAL(PartialAveraging):
         self.pi[block.clients] = p.to(self.pi)
         if not self.by_router:
             return sent
-        weighed = {name: sent.models[name] * _along(p, sent.models[name], 1) for name in self.adapters}
+        adapters = {name: sent.models[name] for name in self.adapters}  # [C, 1, M, ...]
+        weighed = {name: rows * along(p.unsqueeze(1).to(rows), rows) for name, rows in adapters.items()}
         return sent._replace(models=sent.models | weighed, extras={"share": p})
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Adapter m <- sum_t n_t p_tm adapter_tm / sum_t n_t p_tm; the rest of the network <- its mean over n_t."""
         if means is not None and self.by_router:
             p = means.extras["share"]  # [1, M]
-            adapters = {name: means.models[name] / _along(p, means.models[name], 0) for name in self.adapters}
+            rows = {name: means.models[name] for name in self.adapters}  # [1, M, ...]
+            adapters = {name: mean / along(p.to(mean), mean) for name, mean in rows.items()}
             means = means._replace(models=means.models | adapters, extras={})
         super().server_update(means, round_)
 
@@ -114,12 +117,6 @@ class FLoRAL(PartialAveraging):
         m, network = self.pi.shape[1], super().evaluation_components(federation)  # [1, ...]
         models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in network.items()}
         return models | {ROUTER: CERTAIN * torch.eye(m).to(models[ROUTER])}
-
-
-def _along(p: Tensor, rows: Tensor, n_before: int) -> Tensor:
-    """Weights [N, M] of tensors [N, 1, M, ...], or [N, M, ...] without the axis of models, in the tensors' form."""
-    shape = (p.shape[0], *[1] * n_before, p.shape[1])
-    return p.to(rows).view(*shape, *[1] * (rows.ndim - len(shape)))
 
 
 @dataclass(frozen=True)

@@ -52,16 +52,13 @@ class Start:
     """
 
     def __init__(self, algorithm: "FedEM", initialization: Initialization, warmup_rounds: int | None) -> None:
-        self.algorithm = algorithm
-        self.why_random = ""  # why "auto" takes the random start
-        chosen = initialization
-        if chosen == "auto":
-            averages = type(algorithm.aggregation) is Mean
-            self.why_random = "" if averages else "the aggregation is no plain mean"
-            chosen = "clusters" if averages else "random"
-        one_component = len(algorithm.components) == 1
-        self.initialization = "random" if one_component and chosen == "clusters" else chosen
+        self.algorithm, one_component = algorithm, len(algorithm.components) == 1
         self.is_auto = initialization == "auto" and not one_component
+        self.initialization = initialization
+        if initialization == "auto":
+            self.initialization = "clusters" if type(algorithm.aggregation) is Mean else "random"
+        if one_component and self.initialization == "clusters":
+            self.initialization = "random"
         by_validation = warmup_rounds is None and self.initialization == "clusters"
         end = torch.tensor(-1 if by_validation else warmup_rounds or 0)
         algorithm.states.declare("warmup_end", end, Owner.SERVER_ONLY)
@@ -99,11 +96,8 @@ class Start:
         """The components of the first round, and the mixture weights."""
         algorithm, components = self.algorithm, self.algorithm.components
         algorithm.mixture.tie()
-        if self.is_auto and algorithm.remote is not None:
-            self.initialization, self.why_random = "random", "clients are processes of their own"
-            self.end.clamp_(min=0)
         if self.is_auto:
-            rank_zero_only(print)(self.line())
+            self._take_auto()
         start = self.initialization
         if start == "random":
             if not start_equal(components):
@@ -120,12 +114,17 @@ class Start:
         if self._longest() == 0 or self.end == 0:
             self.part(federation, 0)
 
-    def line(self) -> str:
-        """Which start "auto" takes."""
-        if self.initialization == "random":
-            return f"start: components with random values, because {self.why_random}"
-        m = len(self.algorithm.components)
-        return f"start: one FedAvg model, then a component for each of {m} groups of similar clients"
+    def _take_auto(self) -> None:
+        """Says which start "auto" takes."""
+        line = "start: components with random values, because the aggregation is no plain mean"
+        if self.algorithm.remote is not None:
+            self.initialization = "random"
+            self.end.clamp_(min=0)
+            line = "start: components with random values, because clients are processes of their own"
+        elif self.initialization == "clusters":
+            m = len(self.algorithm.components)
+            line = f"start: one FedAvg model, then a component for each of {m} groups of similar clients"
+        rank_zero_only(print)(line)
 
     def after(self, round_: Round) -> None:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
