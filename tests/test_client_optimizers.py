@@ -124,38 +124,6 @@ def test_what_is_kept_is_one_optimiser_over_rounds(
     assert differs == optimizer.remembers
 
 
-class Attentive(torch.nn.Module):
-    """A network that no hand-written stack runs: layer norm, and attention between the features."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.norm, self.head = torch.nn.Linear(1, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = self.norm(self.embed(x.unsqueeze(-1)))
-        return self.head((torch.softmax(z @ z.transpose(1, 2), dim=-1) @ z).mean(dim=1))
-
-
-@pytest.mark.parametrize("optimizer", [KEPT, ClientAdam(lr=0.05), ClientSGD(0.3, 0.9, max_grad_norm=0.3)])
-@pytest.mark.parametrize(
-    "network", ["attentive", *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "hidden"))]
-)
-def test_engines_agree_for_three_components(network: str, optimizer: ClientOptimizer) -> None:
-    data, found = make_data(), []
-    for engine in ("loop", "vmap"):
-        options: dict[str, Any] = {"client_optimizer": optimizer, "engine": engine, "batch_size": 4, "local_epochs": 2}
-        if network == "attentive":
-            torch.manual_seed(0)
-            model: Any = FedEM(Attentive, data.n_clients, **options)
-        else:
-            model = make_model(FedEM, data, hidden=network == "hidden", **options)
-        train(model, data, 3)
-        assert model.local.engine.name == engine
-        kept = [parameters(model.kept_momentum)] if model.kept_momentum is not None else []
-        found.append(torch.cat([parameters(model.components), *kept]))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-9)
-
-
 def test_head_and_body_count_their_own_steps() -> None:
     data = make_data(sizes=(8, 8), fractions=(1.0, 0.0, 0.0))
     model = make_model(FedRep, data, hidden=True, client_optimizer=KEPT, head_epochs=3)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -28,10 +27,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import Clocks, Traffic
-from fedem_lightning.run.metrics_file import RoundCSVLogger
-from fedem_lightning.run.results import run_results
 from helpers.conformance import own_rows
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, train
 from helpers.paths import ROOT
 
 FIGURE_3 = {
@@ -182,32 +179,6 @@ def test_work_is_every_visit_of_every_model(devices: DeviceNetwork) -> None:
         times = devices.compute_times(clients, visits, 0, 0) + devices.upload_times(clients, sent, 0)
         expected = float(times.max()) + devices.download_time(clients, sent, 0)
         assert model.statistics.times == pytest.approx({"d": expected})
-
-
-def test_timing_leaves_training_alone_and_is_logged(tmp_path: Path) -> None:
-    data = make_data(sizes=(9,) * 6)
-    plain = train(make_model(FedEM, data, participation=3), data, 3)
-    logger = RoundCSVLogger(tmp_path / "metrics.csv")
-    timed = make_model(FedEM, data, participation=3, networks=FIGURE_3)
-    trainer = make_trainer(3, logger=logger, log_every_n_steps=1)
-    trainer.fit(timed, data)
-    trainer.test(timed, data, verbose=False)
-    assert torch.equal(parameters(timed), parameters(plain))
-    logger.save()
-    metrics = pd.read_csv(tmp_path / "metrics.csv")
-    slowest = [
-        float(times_of(FIGURE_3["wireless"], 6, r)[draw_cohort(timed, data.federation, r)].max()) + 4 * 3 + 3
-        for r in range(3)
-    ]
-    np.testing.assert_allclose(metrics["time_wireless"], np.cumsum(slowest), rtol=1e-6)
-    assert metrics["time_reliable"].tolist() == [10, 20, 30]
-    assert metrics["stragglers"].tolist() == [0, 0, 0]
-    np.testing.assert_allclose(metrics["air_megabytes"], np.arange(1, 4) * 12 * timed.message_bytes / 1e6, rtol=1e-6)
-    results = run_results(timed, data.federation)
-    assert results["communication"]["air_bytes"] == 3 * 12 * timed.message_bytes
-    assert results["communication"]["time"] == pytest.approx({"wireless": sum(slowest), "reliable": 30, "balanced": 21})
-    assert results["stragglers"] == plain.statistics.stragglers == 0
-    assert plain.statistics.times == {}
 
 
 LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)}

@@ -19,7 +19,6 @@ from fedem_lightning import (
     Finetune,
     HypCluster,
     Interpolate,
-    Local,
     LoopEngine,
     Mapper,
     UserError,
@@ -112,16 +111,6 @@ def test_mapper_at_zero_is_fedavg(engine: Any) -> None:
     torch.testing.assert_close(parameters(mapper.components), parameters(fedavg.components), rtol=1e-12, atol=1e-14)
     a, b = scored(mapper, data), scored(fedavg, data)
     np.testing.assert_allclose(a.test_loss, b.test_loss, rtol=1e-12)  # the central model alone
-
-
-def test_mapper_at_one_is_local_and_never_moves_the_central_model() -> None:
-    data, full = make_data(sizes=(20, 20, 20)), {"batch_size": 100, "client_optimizer": SGD}
-    mapper = make_model(Mapper, data, adaptation=Interpolate(lambdas=(1.0,), epochs=3), **full)
-    start = parameters(mapper.components)
-    train(mapper, data, 2)
-    assert torch.equal(parameters(mapper.components), start)
-    local = train(make_model(Local, data, local_epochs=3, **full), data, 1)
-    np.testing.assert_allclose(scored(mapper, data).test_loss, scored(local, data).test_loss, rtol=1e-9)
 
 
 def example_e1(d: int = 10, n_clients: int = 40) -> FederatedDataModule:

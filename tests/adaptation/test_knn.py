@@ -77,17 +77,6 @@ def test_at_zero_the_model_is_as_before(kind: Any) -> None:
     torch.testing.assert_close(served, model.predict(test), rtol=0, atol=1e-12)
 
 
-def test_a_binary_task_has_one_logit() -> None:
-    data = make_data(sizes=(20, 30), n_classes=2, task="binary")
-    model, test = trained(FedEM, data), block_of(data, "test")
-    for value in (0.0, 0.4):
-        served = KNN(lambdas=(value,)).adapt(model, block_of(data, "train"))
-        assert served.losses(test).shape == (len(test.index), 1)
-        p = served.predict(test).exp()
-        pure = KNN(lambdas=(1.0,)).adapt(model, block_of(data, "train")).predict(test).exp()
-        torch.testing.assert_close(p, value * pure + (1 - value) * model.predict(test).exp(), rtol=1e-9, atol=1e-12)
-
-
 def test_after_fedem_the_features_are_those_of_the_strongest_component() -> None:
     """lambda p_knn + (1 - lambda) sum_m pi_m p_m, in NumPy."""
     data, share = make_data(sizes=SIZES), 0.3

@@ -25,7 +25,7 @@ from fedem_lightning import (
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.models.components import model_state
-from helpers.conformance import ROWS, Noisy, Row, own_rows, with_groups
+from helpers.conformance import ROWS, Noisy, Row, own_rows
 from helpers.every_method import (
     A_FEW,
     EVERY,
@@ -186,21 +186,6 @@ def test_unseen_clients_do_not_touch_training_and_are_scored(row: Row) -> None:
     trainer.test(model, data, verbose=False)  # personalised anew, not further
     for name, rows in again.items():
         assert torch.equal(own_rows(model, name), rows)
-
-
-@SERVING_UNSEEN
-def test_unseen_clients_without_training_samples_are_scored(row: Row) -> None:
-    x, y, client = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 3, np.arange(40) % 2
-    options: dict[str, Any] = {"unseen_fraction": 0.5, "domain": np.arange(40) // 20}
-    seen = FederatedDataModule.from_arrays(x, y, client, **options).federation.seen.numpy()
-    split = np.where(seen[client], np.arange(40) // 2 % 3, 2)  # the unseen client has test samples only
-    data = with_groups(FederatedDataModule.from_arrays(x, y, client, split=split, **options))
-    model, trainer = row.model(data), make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    assert model.clients.n_train[~seen].tolist() == [0]
-    assert model.clients.test_loss.notna().all()
-    assert model.clients.train_loss.notna().tolist() == seen.tolist()
 
 
 @A_FEW

@@ -46,7 +46,7 @@ class Empty(PartialAveraging):
 
     def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, **options)
-        self.keep((), None)
+        self.keep(())
 
 
 class Everything(PartialAveraging):
@@ -54,7 +54,7 @@ class Everything(PartialAveraging):
 
     def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, **options)
-        self.keep(model_state(self.components[0]), None)
+        self.keep(model_state(self.components[0]))
 
     def client_update(self, block: Any, round_: int) -> Any:
         super().client_update(block, round_)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning import FederatedDataModule, UserError
-from helpers.conformance import ROWS, Row
+from helpers.conformance import Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_trainer
 
@@ -67,14 +67,3 @@ def test_every_algorithm_takes_dictionaries_or_refuses_in_one_line(row: Row, tmp
     again = model_of(row)
     make_trainer(0).test(again, data, ckpt_path=tmp_path / "round.ckpt", verbose=False, weights_only=True)
     np.testing.assert_array_equal(again.clients.test_loss, losses)
-
-
-def test_engines_agree_on_dictionaries() -> None:
-    losses = []
-    for engine in ("loop", "vmap"):
-        model, data, trainer = model_of(Row(ROWS[0].kind, options={"engine": engine})), texts(), make_trainer(2)
-        trainer.fit(model, data)
-        assert model.local.engine.name == engine
-        trainer.test(model, data, verbose=False)
-        losses.append(model.clients[["train_loss", "val_loss", "test_loss"]].to_numpy())
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)

@@ -1,4 +1,4 @@
-"""q-FFL, AFL, APFL, pFedMe against their algorithms in NumPy, on minibatches."""
+"""FedProx, L2SGD, q-FFL, AFL, APFL, pFedMe against their algorithms in NumPy, on minibatches."""
 
 import warnings
 from typing import Any
@@ -10,9 +10,11 @@ import torch
 from fedem_lightning import (
     AFL,
     APFL,
+    L2SGD,
     QFFL,
     ClientSGD,
     FederatedDataModule,
+    FedProx,
     PFedMe,
 )
 from fedem_lightning.algorithms.fair import project_on_simplex
@@ -37,6 +39,43 @@ def mean_loss(theta: np.ndarray, data: FederatedDataModule, t: int) -> float:
 
 def average(models: list[np.ndarray]) -> np.ndarray:
     return np.average(models, axis=0, weights=SIZES)
+
+
+# --- FedProx and L2SGD ------------------------------------------------------------------------------------------------
+
+
+def test_two_rounds_of_fedprox_agree_with_numpy() -> None:
+    data = three_clients()
+    model = make_model(FedProx, data, mu=0.7, local_epochs=2, client_optimizer=ClientSGD(lr=0.3)).double()
+    w = vector(model.components[0])
+    for k in range(2):
+        sent = []
+        for t in range(3):
+            (x, y), theta = samples(data, t), w
+            for rows in batches(data, t, 4, 2, k):
+                theta = theta - 0.3 * (gradient(theta, x[rows], y[rows]) + 0.7 * (theta - w))
+            sent.append(theta)
+        w = average(sent)
+    train(model, data, 2)
+    assert_agree(vector(model.components[0]), w)
+
+
+def test_three_rounds_of_l2sgd_agree_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, steps = three_clients(), [2, 0, 3]
+    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
+    model = make_model(L2SGD, data, pull=0.3, client_optimizer=ClientSGD(lr=0.2)).double()
+    own = [vector(model.components[0])] * 3
+    for k, n in enumerate(steps):
+        for t in range(3):
+            rows = batches(data, t, 4, 1, k, steps=n) if n else []
+            own[t] = descend(own[t], *samples(data, t), rows, 0.2)
+        mean = sum(own) / 3
+        own = [0.7 * x + 0.3 * mean for x in own]
+    train(model, data, 3)
+    served = model.personal_models(torch.arange(3)).models
+    for t in range(3):
+        assert_agree(row(served, t), own[t])
+    assert_agree(vector(model.components[0]), mean)
 
 
 # --- q-FFL ------------------------------------------------------------------------------------------------------------

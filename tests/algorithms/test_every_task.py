@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning import MLP, FederatedDataModule, UserError
-from helpers.conformance import ROWS, Row
+from helpers.conformance import Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_trainer
 
@@ -99,14 +99,3 @@ def test_every_algorithm_learns_every_task_or_refuses_in_one_line(task: TaskRow,
     again = task.model(row)
     make_trainer(0).test(again, data, ckpt_path=tmp_path / "round.ckpt", verbose=False, weights_only=True)
     np.testing.assert_array_equal(again.clients.test_loss, losses)
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_engines_agree_on_every_task(task: TaskRow) -> None:
-    losses = []
-    for engine in ("loop", "vmap"):
-        model, data, trainer = task.model(Row(ROWS[0].kind, options={"engine": engine})), task.data(), make_trainer(2)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
-        losses.append(model.clients[["train_loss", "val_loss", "test_loss"]].to_numpy())
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)

@@ -29,45 +29,9 @@ from fedem_lightning import (
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.local_solver import shuffled_batches
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
-from helpers.reference import gradient, probabilities
 
 FULL: dict[str, Any] = {"batch_size": 1000}
 Clients = list[tuple[np.ndarray, np.ndarray]]
-
-
-class Example:
-    """Two clients, full batches, plain SGD; a model is one vector [w, b]."""
-
-    def __init__(self, kind: type[FederatedAlgorithm], rounds: int, lr: float = 0.3, **options: Any) -> None:
-        self.data = make_data(sizes=(6, 11), fractions=(1.0, 0.0, 0.0))
-        federation = self.data.federation
-        blocks = [federation.block(torch.tensor([t]), "train") for t in range(2)]
-        self.clients: Clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
-        self.n = np.array([len(y) for _, y in self.clients])
-        model = make_model(kind, self.data, client_optimizer=ClientSGD(lr=lr), **{**FULL, **options}).double()
-        self.start = vector(model.components[0])
-        self.model = train(model, self.data, rounds)
-
-    def loss(self, theta: np.ndarray, t: int) -> float:
-        x, y = self.clients[t]
-        w, b = theta[:12].reshape(3, 4), theta[12:]
-        return float(np.mean([-np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))]))
-
-    def gradient(self, theta: np.ndarray, t: int) -> np.ndarray:
-        x, y = self.clients[t]
-        d_w, d_b = gradient(theta[:12].reshape(3, 4), theta[12:], x, y, np.ones(len(y)))
-        return np.concatenate([d_w.ravel(), d_b])
-
-    def mean(self, models: list[np.ndarray]) -> np.ndarray:
-        return np.average(models, axis=0, weights=self.n)
-
-    def shared(self) -> np.ndarray:
-        return vector(self.model.components[0])
-
-    def served(self, t: int) -> np.ndarray:
-        return np.concatenate(
-            [rows[0, 0].numpy().ravel() for rows in self.model.personal_models(torch.tensor([t])).models.values()]
-        )
 
 
 def vector(module: torch.nn.Module) -> np.ndarray:
@@ -79,18 +43,6 @@ def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 # --- FedProx ----------------------------------------------------------------------------------------------------------
-
-
-def test_fedprox_agrees_with_numpy() -> None:
-    example = Example(FedProx, 2, local_epochs=3, mu=0.7)
-    theta = example.start
-    for _ in range(2):
-        locals_ = [theta.copy(), theta.copy()]
-        for t in range(2):
-            for _ in range(3):
-                locals_[t] = locals_[t] - 0.3 * (example.gradient(locals_[t], t) + 0.7 * (locals_[t] - theta))
-        theta = example.mean(locals_)
-    assert_agree(example.shared(), theta)
 
 
 def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
@@ -174,23 +126,6 @@ def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
 
 
 # --- L2SGD ------------------------------------------------------------------------------------------------------------
-
-
-def test_l2sgd_agrees_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [2, 0, 3]
-    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
-    example = Example(L2SGD, 3, lr=0.2, pull=0.3)
-    x = [example.start.copy(), example.start.copy()]
-    for n_steps in steps:
-        for t in range(2):
-            for _ in range(n_steps):
-                x[t] = x[t] - 0.2 * example.gradient(x[t], t)
-        mean = (x[0] + x[1]) / 2
-        x = [0.7 * x[t] + 0.3 * mean for t in range(2)]
-        np.testing.assert_allclose((x[0] + x[1]) / 2, mean)  # a step towards the mean leaves it
-    for t in range(2):
-        assert_agree(example.served(t), x[t])
-    assert_agree(example.shared(), (x[0] + x[1]) / 2)
 
 
 def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,16 +312,6 @@ def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
     train(model, data, 3, precision="32-true")
     assert float(model.reference) ** 40 < 1e-45  # zero in float32
     assert parameters(model.components).isfinite().all()
-
-
-@pytest.mark.parametrize("kind", [AFL, QFFL, DFedEM, FedEM])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_regression_and_low_precision(kind: type[FederatedAlgorithm], precision: str) -> None:
-    rng = np.random.default_rng(0)
-    x, client = rng.normal(size=(40, 4)), np.arange(40) % 4
-    data = FederatedDataModule.from_arrays(x, x.sum(axis=1), client, task="regression")  # float64 targets
-    model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.05)), data, 3, precision=precision)
-    assert parameters(model).isfinite().all()
 
 
 def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:

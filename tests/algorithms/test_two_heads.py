@@ -1,6 +1,5 @@
 """FedRoD and FedProto: against NumPy, degenerate cases, other tasks, and what they refuse."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,16 @@ from torch import Tensor, nn
 from fedem_lightning import (
     MLP,
     Categorical,
-    CharLSTM,
     ClientSGD,
     DensityDataModule,
     FedAvg,
     FederatedDataModule,
     FedProto,
     FedRoD,
-    Finetune,
     LeNet5,
     Linear,
     Local,
-    LoopEngine,
-    TextDataModule,
     UserError,
-    VmapEngine,
 )
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.models.parts import find_head
@@ -231,31 +225,6 @@ def test_a_class_without_a_prototype_is_never_predicted() -> None:
 
 PLAY = """HAMLET. To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.
 GHOST. I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!"""
-
-
-@METHODS
-@pytest.mark.parametrize("task", ["binary", *(pytest.param(t, marks=pytest.mark.slow) for t in ("text", "tuned"))])
-def test_other_labels_and_tuning_train_alike_in_both_engines(kind: Any, task: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=LR, momentum=0.9), "batch_size": 4, "local_epochs": 2}
-    if task == "text":
-        (tmp_path / "hamlet.txt").write_text(PLAY)
-        made: Any = TextDataModule(tmp_path / "hamlet.txt", window=6, min_sentences=0)
-    else:
-        labels: dict[str, Any] = {"n_classes": 2, "task": "binary"} if task == "binary" else {}
-        made = make_data(sizes=(9, 15), **labels)
-    tables = []
-    for engine in (LoopEngine(), VmapEngine()):
-        made.setup("fit")
-        torch.manual_seed(0)
-        net = CharLSTM(made.n_outputs, embedding=3, hidden=4) if task == "text" else MLP(made.in_shape, made.n_outputs)
-        if task == "tuned":
-            options["adaptation"] = Finetune()
-        model, trainer = kind(net, made.n_clients, engine=engine, **options), make_trainer(3)
-        trainer.fit(model, made)
-        trainer.test(model, made, verbose=False)
-        assert model.local.engine.name == engine.name
-        tables.append(model.clients[["train_loss", "test_loss", "test_accuracy"]].to_numpy())
-    np.testing.assert_allclose(tables[0], tables[1], rtol=1e-7)
 
 
 class Own(nn.Module):

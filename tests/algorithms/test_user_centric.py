@@ -18,7 +18,6 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.aggregation import Means, Models
 from fedem_lightning.algorithms import user_centric
 from fedem_lightning.algorithms.streams import (
     DENSE_LIMIT,
@@ -29,9 +28,7 @@ from fedem_lightning.algorithms.streams import (
     gradients,
     stream_weights,
 )
-from fedem_lightning.history import Round
 from helpers.federations import grouped, make_data, make_model, make_trainer, train
-from helpers.pretended_card import DEVICE, OnCard, PretendedCard
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -289,24 +286,6 @@ def test_directions_have_the_coordinates_of_their_principal_components(n: int) -
     expected = u[:, :2] * s[:2]
     np.testing.assert_allclose(found * np.sign((found * expected).sum(axis=0)), expected, rtol=1e-6, atol=1e-6)
     assert not coordinates(torch.zeros(5, 5).double(), 0).any()
-
-
-def test_on_a_card_clients_take_their_streams_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server counts the streams' weights on the CPU; the streams themselves are on the card."""
-    data = grouped(6)
-    model = make_model(UserCentric, data, n_streams=2)
-    written: list[Any] = []
-    monkeypatch.setattr(model.models, "write", lambda *given: written.append(given))
-    monkeypatch.setattr(model.server, "step", lambda: None)
-    model.stream = OnCard(torch.tensor([0, 1, 0, 1, 0, 1]))
-    averages: Models = {"theta": OnCard(torch.tensor([[5.0], [7.0]]))}
-    means = Means(averages, nonempty=torch.tensor([True, False]), weight=torch.ones(2))
-    with PretendedCard():
-        with pytest.raises(RuntimeError, match="same device"):
-            torch.ones(6)[torch.arange(6).to(DEVICE)]
-        model.server_update(means, Round(0, data.federation, OnCard(torch.tensor([0, 1, 2]))))
-    [(clients, models)] = written
-    assert (clients.held.tolist(), models["theta"].held.tolist()) == ([0, 2], [[[5.0]], [[5.0]]])
 
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "cosine", "label_adjusted": True}])

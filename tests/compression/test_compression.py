@@ -126,19 +126,6 @@ def test_all_entries_are_no_compression(row: Row) -> None:
     assert learnt(compressed).numpy() == pytest.approx(learnt(whole).numpy(), abs=1e-10)
 
 
-@A_FEW
-def test_each_method_trains_with_few_entries_or_few_bits(row: Row) -> None:
-    data = row.data()
-    if not row.kind.facts.sends_updates or row.kind in REFUSED or refuses(row):
-        return
-    whole = trained(row, data)
-    for compression in (top(row, 0.1), EightBit()):
-        model = trained(row, data, compression)
-        assert not torch.equal(learnt(model), learnt(whole))
-        assert model.statistics.up_bytes < whole.statistics.up_bytes
-        assert model.statistics.down_bytes == whole.statistics.down_bytes
-
-
 def top(row: Row, share: float) -> TopK:
     """With error feedback, but where it is refused."""
     return TopK(share, error_feedback=row.kind is not HypCluster)

@@ -13,7 +13,6 @@ from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import LIMIT, Rejection, Rejections, first_line, summarised
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
@@ -118,29 +117,6 @@ def test_a_method_whose_clients_send_nothing_names_them_too() -> None:
     model = train(make_model(Loses, data), data, 2)
     assert rejected(model) == [(0, "not finite", 2, 1), (2, "exception", 2, 1)]
     assert model.models.written.tolist() == [False, True, False, True, True]
-
-
-def test_a_sized_state_that_was_half_made_is_made_again() -> None:
-    class Sizes(FedAvg):
-        seen: torch.Tensor
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.states.declare("seen", torch.zeros(self.n_clients, 0), Owner.CLIENT)
-
-        def client_update(self, block: Block, round_: int) -> Sent:
-            if not self.seen.shape[1]:
-                self.seen = self.seen.new_zeros(self.n_clients, 2)
-            self.seen[block.clients] = 1.0
-            if 0 in block.clients.tolist():
-                raise RuntimeError("client 0")
-            return super().client_update(block, round_)
-
-    data = make_data()
-    model = make_model(Sizes, data)
-    with pytest.warns(UserWarning, match="client 0 failed in round 1"):
-        train(model, data, 1)
-    assert model.seen.tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]
 
 
 def test_a_mean_that_overflows_stops_the_run() -> None:

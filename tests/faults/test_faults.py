@@ -1,6 +1,5 @@
 """Faults that the simulator injects: who is faulty, what is sent, and what the results say of it."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from rich.console import Console
 
 from fedem_lightning import (
     AFL,
@@ -32,7 +30,6 @@ from fedem_lightning.aggregation import Sent
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
-from fedem_lightning.run.summary import _rejected_lines, print_summary
 from fedem_lightning.uploads import received_models
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
@@ -267,24 +264,3 @@ def test_what_a_run_says_of_its_faults(run: Path) -> None:
     assert results["honest"]["test"]["accuracy"]["weighted"] == pytest.approx(expected)
     assert results["honest"]["n_clients"] == 2
     assert pd.read_csv(run / "metrics.csv").rejected.dropna().tolist() == [2, 2]
-
-
-def test_the_summary_names_the_clients_as_text(run: Path) -> None:
-    clients = [
-        {"client": 3, "name": "[red]\nward", "reason": "not finite", "rounds": 10, "first_round": 1, "detail": ""},
-        {"client": 5, "name": "x" * 300, "reason": "exception", "rounds": 1, "first_round": 4, "detail": "E"},
-    ]
-    found = {"rejected_updates": 11, "faults": {"counts": {}, "clients": clients}}
-    results = json.loads((run / "results.json").read_text())
-    screen = io.StringIO()
-    print_summary({**results, **found}, Console(file=screen, width=1000))
-    expected = "11 updates of 2 clients were rejected: client [red] ward (10 times, not finite, first in round 1), "
-    assert f"{expected}client {'x' * 40} (once, exception, first in round 4)\n" in screen.getvalue()
-    assert "test, 2 honest clients" in screen.getvalue()
-    once = {"rejected_updates": 1, "faults": {"counts": {}, "clients": clients[1:]}}
-    assert _rejected_lines(once) == [
-        f"1 update of 1 client was rejected: client {'x' * 40} (once, exception, first in round 4)"
-    ]
-    many = [{**clients[0], "client": t, "name": str(t)} for t in range(9)]
-    (line,) = _rejected_lines({"rejected_updates": 90, "faults": {"counts": {}, "clients": many}})
-    assert line.endswith("client 4 (10 times, not finite, first in round 1), and 4 more: results.json")
