@@ -2,15 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pytorch_lightning import Trainer
 
 import fedem_lightning
 from fedem_lightning import (
@@ -64,15 +62,15 @@ def name_of(row: Row) -> str:
     return row.kind.__name__ + (f"-{type(adaptation).__name__}" if adaptation else "")
 
 
-EVERY = pytest.mark.parametrize("case", range(len(TABLE)), ids=lambda case: name_of(TABLE[case]))
+NEEDS_VALIDATION = {*range(len(TABLE) - len(BY_VALIDATION), len(TABLE))} | {
+    case for case, row in enumerate(TABLE) if row.kind in SEEN_BY_VALIDATION
+}
 FEW = [
     case if row.kind in (FedEM, FedAvg, UserCentric) else pytest.param(case, marks=pytest.mark.slow)
     for case, row in enumerate(TABLE)
 ]
+EVERY = pytest.mark.parametrize("case", range(len(TABLE)), ids=lambda case: name_of(TABLE[case]))
 A_FEW = pytest.mark.parametrize("case", FEW, ids=lambda case: name_of(TABLE[case]))
-WITHOUT_VALIDATION = [case for case, row in enumerate([*ROWS, *MORE]) if row.kind not in SEEN_BY_VALIDATION]
-WITH_VALIDATION = [case for case in range(len(TABLE)) if case not in WITHOUT_VALIDATION]
-WITH_UNSEEN = [case for case, row in enumerate(TABLE) if row.kind is not MOCHA]
 
 
 def federation_for(kind: type[FederatedAlgorithm]) -> FederatedDataModule:
@@ -106,14 +104,13 @@ State = dict[str, np.ndarray]
 
 def state_of(model: FederatedAlgorithm) -> State:
     """The whole state_dict, and what everybody serves."""
-    everybody = torch.arange(N_CLIENTS)
-    served = {f"served {name}": rows for name, rows in model.personal_models(everybody).models.items()}
-    every = {**model.state_dict(), **served, "served mixture": model.personal_models(everybody).mixture}
+    personal = model.personal_models(torch.arange(N_CLIENTS))
+    served = {f"served {name}": rows for name, rows in personal.models.items()}
+    every = {**model.state_dict(), **served, "served mixture": personal.mixture}
     return {name: tensor.detach().numpy().copy() for name, tensor in every.items()}
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Of two rounds and a test."""
 
     trained: State  # after the rounds
@@ -121,18 +118,13 @@ class Outcome:
     clients: pd.DataFrame
 
 
-def trained_on(case: int, what: str) -> tuple[FederatedAlgorithm, FederatedDataModule, Trainer]:
-    row = TABLE[case]
-    data, trainer = federation_for(row.kind), make_trainer(2)
+@functools.cache
+def outcome(case: int, what: str = "nothing") -> Outcome:
+    row, trainer = TABLE[case], make_trainer(2)
+    data = federation_for(row.kind)
     changed(data.federation, what)
     model = row.model(data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"), batch_size=8)
     trainer.fit(model, data)
-    return model, data, trainer
-
-
-@functools.cache
-def outcome(case: int, what: str = "nothing") -> Outcome:
-    model, data, trainer = trained_on(case, what)
     trained = state_of(model)
     trainer.test(model, data, verbose=False)
     return Outcome(trained, state_of(model), model.clients)
@@ -141,13 +133,9 @@ def outcome(case: int, what: str = "nothing") -> Outcome:
 def differing(a: State, b: State, rows: np.ndarray | None = None) -> list[str]:
     """Names of the tensors whose bits differ; with `rows`, of those that have a row a client, in these rows only."""
     assert a.keys() == b.keys()
-    names = []
-    for name in a:
-        per_client = rows is not None and a[name].shape[:1] == (N_CLIENTS,)
-        one, other = (s[name][rows] if per_client else s[name] for s in (a, b))
-        if one.tobytes() != other.tobytes():
-            names.append(name)
-    return names
+    per_client = {name: rows is not None and a[name].shape[:1] == (N_CLIENTS,) for name in a}
+    bits = [{name: (s[name][rows] if per_client[name] else s[name]).tobytes() for name in s} for s in (a, b)]
+    return [name for name in a if bits[0][name] != bits[1][name]]
 
 
 def scores_of(clients: pd.DataFrame, *splits: str) -> pd.DataFrame:
@@ -155,8 +143,10 @@ def scores_of(clients: pd.DataFrame, *splits: str) -> pd.DataFrame:
     return clients[[name for name in clients if str(name).startswith(tuple(f"{split}_" for split in splits))]]
 
 
-def assert_nobody_learns(case: int, what: str, *splits: str) -> None:
-    """That samples of these splits are others shows in their scores, and nowhere else."""
+@EVERY
+def test_test_samples_and_labels_of_validation_samples_reach_nobody(case: int) -> None:
+    """Neither training, nor the personalisation of unseen clients, nor an adaptation: only their scores are others."""
+    what, splits = ("test", ["test"]) if case in NEEDS_VALIDATION else ("held out", ["test", "val"])
     before, after = outcome(case), outcome(case, what)
     assert differing(before.trained, after.trained) == []
     assert differing(before.tested, after.tested) == []
@@ -166,28 +156,24 @@ def assert_nobody_learns(case: int, what: str, *splits: str) -> None:
     pd.testing.assert_frame_equal(before.clients[others], after.clients[others], check_exact=True)
 
 
-@pytest.mark.parametrize("case", WITHOUT_VALIDATION, ids=lambda case: name_of(TABLE[case]))
-def test_test_samples_and_labels_of_validation_samples_reach_nobody(case: int) -> None:
-    """Neither training, nor the personalisation of unseen clients, nor an adaptation."""
-    assert_nobody_learns(case, "held out", "test", "val")
-
-
-@pytest.mark.parametrize("case", WITH_VALIDATION, ids=lambda case: name_of(TABLE[case]))
-def test_who_needs_validation_samples_does_without_those_of_the_test(case: int) -> None:
-    assert_nobody_learns(case, "test", "test")
-
-
 @pytest.mark.parametrize("kind", SEEN_BY_VALIDATION, ids=lambda kind: kind.__name__)
 def test_who_is_said_to_use_validation_samples_does(kind: type[FederatedAlgorithm]) -> None:
     case = next(i for i, row in enumerate(TABLE) if row.kind is kind)
     assert differing(outcome(case).trained, outcome(case, "val").trained)
 
 
-@pytest.mark.parametrize("case", WITH_UNSEEN, ids=lambda case: name_of(TABLE[case]))
-def test_unseen_clients_reach_nobody(case: int) -> None:
-    """Not even once they have been personalised, which the test does."""
-    before, after = outcome(case), outcome(case, "unseen")
-    seen = federation_for(TABLE[case].kind).federation.seen.numpy()
+@EVERY
+def test_unseen_clients_and_a_test_leave_what_was_trained(case: int) -> None:
+    """Unseen clients reach nobody, not even once they have been personalised, which the test does."""
+    kind, before = TABLE[case].kind, outcome(case)
+    seen = federation_for(kind).federation.seen.numpy()
+    moved = differing(before.trained, before.tested, seen)
+    if kind is PerFedAvg:  # its clients' models are made for a scoring, from the newest w; training does not use them
+        moved = [name for name in moved if not name.startswith(("models.", "served "))]
+    assert moved == []
+    if kind is MOCHA:  # it has no unseen clients
+        return
+    after = outcome(case, "unseen")
     assert seen.sum() == 4
     assert differing(before.trained, after.trained) == []
     assert differing(before.tested, after.tested, seen) == []
@@ -196,20 +182,10 @@ def test_unseen_clients_reach_nobody(case: int) -> None:
     assert not scores[0][~seen].equals(scores[1][~seen])
 
 
-@EVERY
-def test_a_test_leaves_what_was_trained(case: int) -> None:
-    kind = TABLE[case].kind
-    changed = differing(outcome(case).trained, outcome(case).tested, federation_for(kind).federation.seen.numpy())
-    if kind is PerFedAvg:  # its clients' models are made for a scoring, from the newest w; training does not use them
-        changed = [name for name in changed if not name.startswith(("models.", "served "))]
-    assert changed == []
-
-
 @A_FEW
 def test_labels_of_training_samples_do_reach_the_models(case: int) -> None:
     """So the comparison of the tests above can see a difference."""
-    model, _, _ = trained_on(case, "train")
-    assert differing(outcome(case).trained, state_of(model)) != []
+    assert differing(outcome(case).trained, outcome(case, "train").trained) != []
 
 
 def test_every_algorithm_is_in_the_table() -> None:

@@ -232,19 +232,12 @@ GOOD: dict[str, Any] = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "cli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": np.array([[0.0, np.nan]] * 4)}, "x: NaN or infinity in 4 samples, the first is number 0"),
-        ({"x": np.array([["a"]] * 4)}, "x: expected numbers"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int), "client": np.zeros(0, int)}, "x: expected at least one sample"),
-        ({"y": np.array([0, 1, 1])}, r"y: expected shape \(4,\)"),
         ({"y": np.array([0, 1, 7, 0]), "n_classes": 3}, "y: label 7 at sample 2 is outside the 3 classes 0..2"),
         ({"y": np.array([0, -1, 1, 0])}, "y: label -1 at sample 1 is outside"),
-        ({"y": np.array([0, 0.5, 1, 0])}, "y: expected whole numbers"),
         ({"n_classes": 1}, "n_classes: expected "),
         ({"client": np.array([0.5, 1, 1, 0])}, "client: expected whole numbers or strings"),
-        ({"client": np.array([0, 0, 2, 2]), "names": ["a", "b"]}, "client: with names"),
         ({"split": np.array([0, 0, 1, 2])}, "client 1 has no training sample"),
-        ({"split": np.array([0, 0, 1, 3])}, "split: expected 0 train, 1 val, 2 test"),
-        ({"split": np.array(["train", "a", "test", "val"])}, "split: expected the words train, val, test"),
         ({"domain": np.array([0, 1, 1])}, r"domain: expected shape \(4,\)"),
         ({"domain": np.array([0, 1, 1, 0.5])}, "domain: expected whole numbers or strings"),
         ({"label_smoothing": 1.0}, "label_smoothing: expected "),
@@ -295,33 +288,6 @@ def test_npz_files_read_back(tmp_path: Path) -> None:
     data = NpzDataModule(path, label_smoothing=0.1)
     assert (data.n_clients, data.n_outputs, data.federation.names) == (2, 2, ("Ann", "Bob"))
     assert (data.federation.domains.names, data.federation.task) == (("3", "5"), Classification(2, label_smoothing=0.1))
-
-
-def test_broken_npz_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"path: expected an .npz file"):
-        NpzDataModule(None)
-    with pytest.raises(UserError, match=r"path: no file .*none.npz"):
-        NpzDataModule(tmp_path / "none.npz")
-    good, cut, text, array, objects, lacking = (tmp_path / f"{n}.npz" for n in ("a", "b", "c", "d", "e", "f"))
-    np.savez(good, **GOOD)
-    cut.write_bytes(good.read_bytes()[:200])
-    text.write_text("hello")
-    np.save(array.with_suffix(".npy"), np.zeros(3))
-    array.with_suffix(".npy").rename(array)
-    np.savez(objects, **{**GOOD, "x": np.array([{}] * 4, dtype=object)})
-    np.savez(lacking, x=GOOD["x"], y=GOOD["y"])
-    for path in (cut, text, array, objects):
-        with pytest.raises(UserError, match="path: .*" + path.name):
-            NpzDataModule(path)
-    with pytest.raises(UserError, match="lacks client"):
-        NpzDataModule(lacking)
-
-
-def test_an_npz_file_with_objects_says_how_to_save_it(tmp_path: Path) -> None:
-    """As from a column of pandas."""
-    np.savez(tmp_path / "mine.npz", x=np.zeros((4, 1)), y=np.array(["a", "b"] * 2, object), client=np.zeros(4))
-    with pytest.raises(UserError, match=r"mine.npz as .npz without Python objects: save strings with .astype\(str\)"):
-        NpzDataModule(tmp_path / "mine.npz")
 
 
 @pytest.mark.parametrize("task", ["classification", "binary", "regression"])

@@ -284,7 +284,11 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "object array": ("femnist", lambda p: savez(p / "a.npz", y=np.array([{}] * 12)), "without Python objects"),
     "float images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS / 255), "expected uint8 images"),
     "flat images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS.reshape(12, -1)), "expected uint8 images"),
-    "no images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS[:0], y=LABELS[:0], client=LABELS[:0]), "no image"),
+    "no images": (
+        "femnist",
+        lambda p: savez(p / "a.npz", x=PIXELS[:0], y=LABELS[:0], client=LABELS[:0]),
+        "uint8 images",
+    ),
     "label out of range": ("femnist", lambda p: savez(p / "a.npz", y=LABELS + 60), "outside the 62 classes"),
     "too few labels": ("femnist", lambda p: savez(p / "a.npz", y=LABELS[:5]), "y: expected shape"),
     "negative client": ("femnist", lambda p: savez(p / "a.npz", client=np.arange(12) - 1), "expected ids of 0 or more"),

@@ -190,10 +190,10 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
         require(client.dtype.kind != "i" or int(found[0]) >= 0, f"client: expected ids of 0 or more, got {found[0]}")
         return codes, tuple(found)
     names = as_array("names", names)
-    require(names.ndim == 1 and names.dtype.kind in "iuSU", f"names: expected strings [T], got dtype {names.dtype}")
+    require(names.ndim == 1 and names.dtype.kind in "iuU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
-    given = [str(name) for name in _text("names", names)]
+    given = [str(name) for name in names]
     return client.astype(np.int64), tuple(checked_names("names", given, unique=True))
 
 
@@ -206,15 +206,14 @@ def check_domains(domain: np.ndarray, n: int) -> Domains:
 
 def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The index of each value among the distinct values, int64 [n], and these as strings, in ascending order."""
-    require(values.dtype.kind in "iubSU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
-    distinct, codes = np.unique(_text(name, values), return_inverse=True)
+    require(values.dtype.kind in "iubU", f"{name}: expected whole numbers or strings, got dtype {values.dtype}")
+    distinct, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), checked_names(name, [str(value) for value in distinct])
 
 
 def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
     """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
     check_length(name, split, n)
-    split = _text(name, split)
     words = split.dtype.kind == "U"
     require(words or split.dtype.kind in "iu", f"{name}: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
     known = np.isin(split, SPLITS if words else (0, 1, 2))
@@ -222,14 +221,3 @@ def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
     wrong = int(known.argmin())
     require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
     return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)
-
-
-def _text(what: str, values: np.ndarray) -> np.ndarray:
-    """Bytes as the UTF-8 text that they are; other arrays as they are."""
-    if values.dtype.kind != "S":
-        return values
-    try:
-        decoded: np.ndarray = np.char.decode(values, "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{what}: bytes that are no UTF-8 text ({error.object[:60]!r})") from error
-    return decoded
