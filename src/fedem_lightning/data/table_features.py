@@ -129,7 +129,7 @@ class TableFeatures:
             return np.zeros((0, len(self.names)), dtype=np.float32)
         read = {c["name"]: _read(c, frame[c["name"]]) for c in self.columns}
         with np.errstate(over="ignore"):  # seen below
-            x: np.ndarray = self._transformer.transform(pd.DataFrame(read)).astype(np.float32)
+            x = np.ascontiguousarray(self._transformer.transform(pd.DataFrame(read)), dtype=np.float32)
         far = ~np.isfinite(x)
         for i in np.flatnonzero(far.any(axis=0))[:1]:
             said = f"{far[:, i].sum()} of {len(x)} rows are too far from the others"
