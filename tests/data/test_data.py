@@ -8,10 +8,6 @@ import torch
 from numpy.testing import assert_allclose
 
 from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
-from fedem_lightning.data.partitions import Labels, Partition, dirichlet
-from fedem_lightning.data.shifts import Shift
-from fedem_lightning.data.splits import HoldOut, Splitting
-from fedem_lightning.data.synthetic import bayes_probability
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, split_of, stored
 
@@ -91,137 +87,7 @@ def test_a_clients_split_does_not_depend_on_who_is_unseen() -> None:
         assert torch.equal(split_of(everyone.federation, split).index, split_of(some.federation, split).index)
 
 
-def test_split_codes_follow_the_fractions() -> None:
-    codes = Splitting(fractions=(0.5, 0.3, 0.2)).split(np.zeros(1000, int))
-    assert np.bincount(codes).tolist() == [500, 300, 200]
-    assert abs(np.flatnonzero(codes == 2).mean() - 500) < 60  # spread over all positions
-
-
-def test_unseen_clients_are_a_random_share() -> None:
-    draws = np.stack([HoldOut(0.3, seed=s).seen([*"abcdefghij"]) for s in range(200)])
-    assert (draws.sum(axis=1) == 7).all()
-    assert_allclose(draws.mean(axis=0), 0.7, atol=0.12)
-
-
-def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> None:
-    y = np.arange(5000) % 10
-    skew = {}
-    for alpha in (0.1, 100.0):
-        client = dirichlet(Labels(y), 0, 10, alpha).client
-        counts = np.bincount(client * 10 + y, minlength=100).reshape(10, 10)  # [client, label]
-        assert counts.sum() == 5000
-        assert counts.sum(axis=1).min() >= 10
-        skew[alpha] = (counts.max(axis=1) / counts.sum(axis=1)).mean()
-    assert skew[0.1] > 0.4
-    assert skew[100.0] < 0.16
-    assert np.array_equal(client, dirichlet(Labels(y), 0, 10, 100.0).client)
-    with pytest.raises(UserError, match="5000 samples are too few for 501 clients with 10 each"):
-        dirichlet(Labels(y), 0, 501, 0.1)
-    with pytest.raises(UserError, match="no Dirichlet"):
-        dirichlet(Labels(y), 0, 450, 0.1)
-
-
-def test_label_permutations_differ_between_groups_only() -> None:
-    y, client = np.arange(600) % 10, np.arange(600) % 6
-    _, shifted, group = Shift("labels", 3).apply(np.zeros(600), y, Partition(client, tuple("abcdef")), 10, seed=0)
-    assert np.bincount(group).tolist() == [2, 2, 2]
-    maps = []
-    for g in range(3):
-        rows = group[client] == g
-        table = {a: set(shifted[rows][y[rows] == a]) for a in range(10)}
-        assert all(len(images) == 1 for images in table.values())
-        maps.append([images.pop() for images in table.values()])
-        assert sorted(maps[-1]) == list(range(10))
-    assert maps[0] == list(range(10))
-    assert len({tuple(m) for m in maps}) == 3
-
-
 # --- synthetic --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def mixture() -> SyntheticMixture:
-    return SyntheticMixture(n_clients=200, n_components=3, dimension=20, test_size=200, seed=1)
-
-
-def test_synthetic_sizes_follow_the_paper(mixture: SyntheticMixture) -> None:
-    train, val, test = (mixture.federation.splits[s].counts() for s in ("train", "val", "test"))
-    assert train.min() >= 50
-    assert train.max() <= 1000
-    # n_t = 50 + floor(LogNormal(4, 2)): the median of LogNormal(4, 2) is e^4 = 54.6
-    assert 85 <= train.float().median() <= 130
-    assert torch.equal(val, train // 3)
-    assert (test == 200).all()
-
-
-def test_synthetic_draws_follow_the_paper(mixture: SyntheticMixture) -> None:
-    federation, truth = mixture.federation, mixture.federation.truth
-    assert_allclose(truth["pi"].sum(axis=1), 1)
-    # Dirichlet(0.4, 0.4, 0.4): mean 1/3, variance (1/3)(2/3) / (1.2 + 1)
-    assert_allclose(truth["pi"].mean(axis=0), 1 / 3, atol=0.07)
-    assert_allclose(truth["pi"].var(axis=0), 2 / 9 / 2.2, atol=0.025)
-    x = stored(federation).x.numpy()
-    assert np.abs(x).max() <= 1
-    assert_allclose([x.mean(), x.var()], [0, 1 / 3], atol=0.005)
-    assert np.abs(truth["theta"]).max() <= 1
-    # labels: p(y = 1 | x, t) is what bayes_probability says, in every decile of it
-    block = federation.block(torch.arange(200), "test")
-    scores = block.x(torch.float32).numpy() @ truth["theta"].T
-    pi = truth["pi"][block.owner.numpy()]
-    p = np.concatenate(
-        [bayes_probability(scores[pi_rows], pi[pi_rows[0]], 1.0) for pi_rows in np.split(np.arange(40000), 200)]
-    )
-    y = block.y().numpy()
-    for low in np.arange(0, 1, 0.1):
-        inside = (p >= low) & (p < low + 0.1)
-        assert y[inside].mean() == pytest.approx(p[inside].mean(), abs=0.03)
-    right = ((p > 0.5) == y).reshape(200, 200).mean(axis=1)
-    assert_allclose(truth["bayes_accuracy"], right)
-
-
-def test_bayes_probability_is_the_expectation_over_the_noise() -> None:
-    rng = np.random.default_rng(0)
-    scores, pi = np.array([[1.5, -2.0]]), np.array([0.3, 0.7])
-    eps = rng.normal(size=(400_000, 1))
-    sampled = (1 / (1 + np.exp(-(scores + eps)))).mean(axis=0) @ pi
-    assert bayes_probability(scores, pi, noise=1.0)[0] == pytest.approx(sampled, abs=2e-3)
-    assert bayes_probability(scores, pi, noise=0.0)[0] == pytest.approx(pi @ (1 / (1 + np.exp(-scores[0]))))
-
-
-@pytest.mark.parametrize("one_hot", [False, True])
-def test_a_synthetic_client_does_not_depend_on_how_many_there_are(one_hot: bool) -> None:
-    options: dict[str, Any] = {"dimension": 3, "test_size": 4, "one_hot": one_hot}
-    few, many = (SyntheticMixture(n_clients=t, **options).federation for t in (2, 5))
-    assert_allclose(many.truth["theta"], few.truth["theta"], rtol=0)
-    assert_allclose(many.truth["pi"][:2], few.truth["pi"], rtol=0)
-    first = torch.arange(2)
-    for split in ("train", "val", "test"):
-        a, b = (federation.block(first, split) for federation in (few, many))
-        assert torch.equal(a.counts(), b.counts())
-        assert torch.equal(a.x(torch.float32), b.x(torch.float32))
-        assert torch.equal(a.y(), b.y())
-    other = SyntheticMixture(n_clients=2, seed=1, **options).federation.block(first[:1], "test")
-    assert not torch.equal(other.x(torch.float32), few.block(first[:1], "test").x(torch.float32))
-    if one_hot:
-        assert sorted(np.unique(many.truth["pi"])) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"n_clients": 0}, {"n_components": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1}, {"test_size": -1}],
-)
-def test_wrong_synthetic_options_are_named(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"^SyntheticMixture\.{next(iter(options))}"):
-        SyntheticMixture(**options)
-
-
-def test_digits_are_real_images() -> None:
-    data = Digits(n_clients=8, alpha=0.5, n_groups=2)
-    federation = data.federation
-    assert (len(stored(federation).y), data.in_shape, data.n_outputs) == (1797, (1, 8, 8), 10)
-    assert stored(federation).x.max() == 255
-    assert np.bincount(federation.truth["group"]).tolist() == [4, 4]
-    assert min(federation.splits["train"].counts()) >= 6
 
 
 # --- a user's arrays --------------------------------------------------------------------------------------------------

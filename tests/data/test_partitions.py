@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from fedem_lightning import FederatedDataModule, ImageDataModule, UserError
 from fedem_lightning.data.dealing import Dealing, natural
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, pachinko, quantity_skew, shards
 from fedem_lightning.data.shifts import Shift
+from fedem_lightning.data.splits import HoldOut, Splitting
 
 pytestmark = pytest.mark.fast
 
@@ -186,3 +188,48 @@ def test_impossible_shifts_are_named(shape: tuple[Any, ...], kind: Any, n_groups
 def test_an_unknown_shift_is_named_before_anything_is_read() -> None:
     with pytest.raises(UserError, match="shift: expected 'rotation'"):
         ImageDataModule("cifar10", shift="tilt", path="nowhere")
+
+
+def test_split_codes_follow_the_fractions() -> None:
+    codes = Splitting(fractions=(0.5, 0.3, 0.2)).split(np.zeros(1000, int))
+    assert np.bincount(codes).tolist() == [500, 300, 200]
+    assert abs(np.flatnonzero(codes == 2).mean() - 500) < 60  # spread over all positions
+
+
+def test_unseen_clients_are_a_random_share() -> None:
+    draws = np.stack([HoldOut(0.3, seed=s).seen([*"abcdefghij"]) for s in range(200)])
+    assert (draws.sum(axis=1) == 7).all()
+    assert_allclose(draws.mean(axis=0), 0.7, atol=0.12)
+
+
+def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> None:
+    y = np.arange(5000) % 10
+    skew = {}
+    for alpha in (0.1, 100.0):
+        client = dirichlet(Labels(y), 0, 10, alpha).client
+        counts = np.bincount(client * 10 + y, minlength=100).reshape(10, 10)  # [client, label]
+        assert counts.sum() == 5000
+        assert counts.sum(axis=1).min() >= 10
+        skew[alpha] = (counts.max(axis=1) / counts.sum(axis=1)).mean()
+    assert skew[0.1] > 0.4
+    assert skew[100.0] < 0.16
+    assert np.array_equal(client, dirichlet(Labels(y), 0, 10, 100.0).client)
+    with pytest.raises(UserError, match="5000 samples are too few for 501 clients with 10 each"):
+        dirichlet(Labels(y), 0, 501, 0.1)
+    with pytest.raises(UserError, match="no Dirichlet"):
+        dirichlet(Labels(y), 0, 450, 0.1)
+
+
+def test_label_permutations_differ_between_groups_only() -> None:
+    y, client = np.arange(600) % 10, np.arange(600) % 6
+    _, shifted, group = Shift("labels", 3).apply(np.zeros(600), y, Partition(client, tuple("abcdef")), 10, seed=0)
+    assert np.bincount(group).tolist() == [2, 2, 2]
+    maps = []
+    for g in range(3):
+        rows = group[client] == g
+        table = {a: set(shifted[rows][y[rows] == a]) for a in range(10)}
+        assert all(len(images) == 1 for images in table.values())
+        maps.append([images.pop() for images in table.values()])
+        assert sorted(maps[-1]) == list(range(10))
+    assert maps[0] == list(range(10))
+    assert len({tuple(m) for m in maps}) == 3

@@ -127,14 +127,13 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
 
     """
     try:
-        matches = np.array([[re.match(p, name) is not None for name in names] for p in patterns.values()])
+        found = [[re.match(pattern, name) is not None for name in names] for pattern in patterns.values()]
     except re.error as error:
         raise UserError(f"domains: {error.pattern!r} is no regular expression ({error})") from error
+    matches = np.array(found, dtype=bool).reshape(len(patterns), len(names))
     n_matches = matches.sum(axis=0)  # [T]
-    odd, said = (
-        int((n_matches != 1).argmax()),
-        f"domains: expected every client's name to match one of {', '.join(patterns)}",
-    )
+    odd = int((n_matches != 1).argmax())
+    said = f"domains: expected every client's name to match one of {', '.join(patterns)}"
     require(n_matches[odd] == 1, f"{said}; {names[odd]} matches {n_matches[odd]}")
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))

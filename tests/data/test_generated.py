@@ -1,6 +1,7 @@
-"""The density federation, its exact minima, and what training reaches of them."""
+"""Generated data: the synthetic mixture, the density federation with its exact minima, scikit-learn's digits."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +16,137 @@ from fedem_lightning import (
     Categorical,
     ClientSGD,
     DensityDataModule,
+    Digits,
     Engine,
     FedAvg,
     FedEM,
+    FederatedDataModule,
     LoopEngine,
+    SyntheticMixture,
     UserError,
     VmapEngine,
 )
 from fedem_lightning.data.density import densities, minimum_losses
+from fedem_lightning.data.synthetic import bayes_probability
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
 from helpers.commands import call
-from helpers.federations import make_trainer, parameters, stored, train
+from helpers.federations import make_trainer, stored
+
+SPLITS = ("train", "val", "test")
+
+
+def samples_of(data: FederatedDataModule, split: str, client: int) -> tuple[np.ndarray, np.ndarray]:
+    block = data.federation.block(torch.tensor([client]), split)
+    return block.x(torch.float32).numpy(), block.y().numpy()
+
+
+# --- the synthetic mixture --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixture() -> SyntheticMixture:
+    return SyntheticMixture(n_clients=200, n_components=3, dimension=20, test_size=200, seed=1)
+
+
+def test_synthetic_sizes_follow_the_paper(mixture: SyntheticMixture) -> None:
+    train, val, test = (mixture.federation.splits[s].counts() for s in ("train", "val", "test"))
+    assert train.min() >= 50
+    assert train.max() <= 1000
+    # n_t = 50 + floor(LogNormal(4, 2)): the median of LogNormal(4, 2) is e^4 = 54.6
+    assert 85 <= train.float().median() <= 130
+    assert torch.equal(val, train // 3)
+    assert (test == 200).all()
+
+
+def test_synthetic_draws_follow_the_paper(mixture: SyntheticMixture) -> None:
+    federation, truth = mixture.federation, mixture.federation.truth
+    assert_allclose(truth["pi"].sum(axis=1), 1)
+    # Dirichlet(0.4, 0.4, 0.4): mean 1/3, variance (1/3)(2/3) / (1.2 + 1)
+    assert_allclose(truth["pi"].mean(axis=0), 1 / 3, atol=0.07)
+    assert_allclose(truth["pi"].var(axis=0), 2 / 9 / 2.2, atol=0.025)
+    x = stored(federation).x.numpy()
+    assert np.abs(x).max() <= 1
+    assert_allclose([x.mean(), x.var()], [0, 1 / 3], atol=0.005)
+    assert np.abs(truth["theta"]).max() <= 1
+    # labels: p(y = 1 | x, t) is what bayes_probability says, in every decile of it
+    block = federation.block(torch.arange(200), "test")
+    scores = block.x(torch.float32).numpy() @ truth["theta"].T
+    pi = truth["pi"][block.owner.numpy()]
+    p = np.concatenate(
+        [bayes_probability(scores[pi_rows], pi[pi_rows[0]], 1.0) for pi_rows in np.split(np.arange(40000), 200)]
+    )
+    y = block.y().numpy()
+    for low in np.arange(0, 1, 0.1):
+        inside = (p >= low) & (p < low + 0.1)
+        assert y[inside].mean() == pytest.approx(p[inside].mean(), abs=0.03)
+    right = ((p > 0.5) == y).reshape(200, 200).mean(axis=1)
+    assert_allclose(truth["bayes_accuracy"], right)
+
+
+def test_bayes_probability_is_the_expectation_over_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    scores, pi = np.array([[1.5, -2.0]]), np.array([0.3, 0.7])
+    eps = rng.normal(size=(400_000, 1))
+    sampled = (1 / (1 + np.exp(-(scores + eps)))).mean(axis=0) @ pi
+    assert bayes_probability(scores, pi, noise=1.0)[0] == pytest.approx(sampled, abs=2e-3)
+    assert bayes_probability(scores, pi, noise=0.0)[0] == pytest.approx(pi @ (1 / (1 + np.exp(-scores[0]))))
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_no_sample_is_in_two_splits_or_twice_in_one(one_hot: bool) -> None:
+    data = SyntheticMixture(n_clients=4, dimension=6, test_size=80, one_hot=one_hot)
+    rows: list[set[bytes]] = []
+    for t in range(4):
+        found = [samples_of(data, split, t)[0] for split in SPLITS]
+        assert [len(found[1]), len(found[2])] == [len(found[0]) // 3, 80]
+        rows += [{x.tobytes() for x in samples} for samples in found]
+        assert [len(r) for r in rows[-3:]] == [len(samples) for samples in found]
+    assert not any(one & other for one, other in combinations(rows, 2))  # nor do clients share samples
+    assert not one_hot or sorted(np.unique(data.federation.truth["pi"])) == [0, 1]
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_a_client_does_not_depend_on_how_many_there_are(one_hot: bool) -> None:
+    few, many = (SyntheticMixture(n_clients=t, dimension=5, test_size=20, one_hot=one_hot, seed=2) for t in (3, 7))
+    np.testing.assert_array_equal(few.federation.truth["theta"], many.federation.truth["theta"])
+    for name in ("pi", "bayes_accuracy"):
+        np.testing.assert_array_equal(few.federation.truth[name], many.federation.truth[name][:3])
+    for split in SPLITS:
+        assert torch.equal(few.federation.splits[split].counts(), many.federation.splits[split].counts()[:3])
+        for t in range(3):
+            for one, other in zip(samples_of(few, split, t), samples_of(many, split, t), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_clients_and_seeds_differ() -> None:
+    data, other = (SyntheticMixture(n_clients=5, dimension=5, test_size=20, seed=seed) for seed in (0, 1))
+    for name in ("pi", "theta"):
+        truth = data.federation.truth[name]
+        assert len({values.tobytes() for values in truth}) == len(truth)
+        assert not np.isin(truth, other.federation.truth[name]).any()
+    assert len(set(data.federation.splits["train"].counts().tolist())) > 1
+    assert not np.isin(samples_of(data, "test", 0)[0], samples_of(other, "test", 0)[0]).all(axis=1).any()
+
+
+def test_digits_are_real_images() -> None:
+    data = Digits(n_clients=8, alpha=0.5, n_groups=2)
+    federation = data.federation
+    assert (len(stored(federation).y), data.in_shape, data.n_outputs) == (1797, (1, 8, 8), 10)
+    assert stored(federation).x.max() == 255
+    assert np.bincount(federation.truth["group"]).tolist() == [4, 4]
+    assert min(federation.splits["train"].counts()) >= 6
+
+
+# --- densities --------------------------------------------------------------------------------------------------------
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client
     False: [(3.166, 3.166), (2.776, 2.894), (2.622, 2.669), (2.469, 2.469), (2.469, 2.469), (1.929, 1.929)],
     True: [(3.249, 3.249), (2.869, 2.971), (2.705, 2.739), (2.541, 2.541), (2.541, 2.541), (1.965, 1.965)],
 }
-
-
-def labels(data: DensityDataModule, client: int, split: str) -> np.ndarray:
-    return data.federation.block(torch.tensor([client]), split).y().numpy()
 
 
 @pytest.mark.parametrize("shifted", [False, True])
@@ -86,91 +194,61 @@ def test_the_minimum_is_no_ones_loss_but_the_means() -> None:
         assert -(distribution @ np.log(model / model.sum())).mean() > low
 
 
-def test_sizes_and_shapes() -> None:
-    data = DensityDataModule(n_clients=5, n_symbols=9, n_samples=20, test_size=7)
-    federation = data.federation
-    assert (data.in_shape, data.n_outputs, stored(federation).x.unique().tolist()) == ((1,), 9, [1.0])
-    counts = {split: s.counts().unique().tolist() for split, s in federation.splits.items()}
-    assert counts == {"train": [20], "val": [6], "test": [7]}
-    assert DensityDataModule(n_clients=1, n_samples=2, test_size=0).federation.splits["val"].counts().tolist() == [1]
-    assert len(DensityDataModule(n_clients=2, n_val=0, test_size=0).federation.splits["val"]) == 0
-
-
-def test_frequencies_are_the_distributions() -> None:
+def test_sizes_and_frequencies_are_those_of_the_distributions() -> None:
     data = DensityDataModule(n_clients=48, n_samples=20_000, n_val=20_000, test_size=20_000)
     distribution = data.federation.truth["distribution"]
-    for split in ("train", "val", "test"):
-        for k in (0, 5, 45, 46):
-            y = labels(data, k, split)
+    assert (data.in_shape, data.n_outputs, stored(data.federation).x.unique().tolist()) == ((1,), 50, [1.0])
+    drawn = set()
+    for split in SPLITS:
+        for k in (0, 5, 46):
+            y = samples_of(data, split, k)[1]
             assert_allclose(np.bincount(y, minlength=50) / len(y), distribution[k], atol=0.015)
-    drawn = [labels(data, k, split)[:100].tolist() for k in (0, 46) for split in ("train", "val", "test")]
-    assert len({tuple(y) for y in drawn}) == 6  # each from a stream of its own
+            drawn.add(tuple(y[:100]))
+    assert len(drawn) == 9  # each from a stream of its own
+    few = DensityDataModule(n_clients=1, n_samples=20, test_size=7).federation
+    assert [len(few.splits[split]) for split in SPLITS] == [20, 6, 7]
 
 
-def test_a_clients_samples_do_not_depend_on_the_others() -> None:
+def test_a_clients_symbols_do_not_depend_on_the_others() -> None:
     few, many = DensityDataModule(n_clients=3), DensityDataModule(n_clients=50, unseen_fraction=0.5)
     longer, other = DensityDataModule(n_clients=3, n_samples=200), DensityDataModule(n_clients=3, seed=1)
     for k in range(3):
-        for split in ("train", "val", "test"):
-            y = labels(few, k, split)
-            assert np.array_equal(y, labels(many, k, split))
-            assert np.array_equal(y, labels(longer, k, split)[: len(y)])
-            assert not np.array_equal(y, labels(other, k, split))
-    assert few.federation.digest() == DensityDataModule(n_clients=3).federation.digest()
+        for split in SPLITS:
+            y = samples_of(few, split, k)[1]
+            assert np.array_equal(y, samples_of(many, split, k)[1])
+            assert np.array_equal(y, samples_of(longer, split, k)[1][: len(y)])
+            assert not np.array_equal(y, samples_of(other, split, k)[1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_clients": 0}, "n_clients: expected "),
-        ({"n_symbols": 8}, "n_symbols: expected "),
-        ({"n_symbols": 9.5}, "n_symbols: expected a valid integer"),
-        ({"n_samples": 0}, "^DensityDataModule.n_samples"),
-        ({"n_val": -1}, "^DensityDataModule.n_val"),
-        ({"test_size": -1}, "^DensityDataModule.test_size"),
-        ({"shifted": 1}, "shifted: expected "),
-        ({"unseen_fraction": 1.0}, "^DensityDataModule.unseen_fraction"),
-        ({"seed": -1}, "^DensityDataModule.seed"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        DensityDataModule(**options)
+WRONG: list[tuple[Any, dict[str, Any]]] = [
+    *((SyntheticMixture, option) for option in ({"n_clients": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1})),
+    *((DensityDataModule, option) for option in ({"n_symbols": 8}, {"n_samples": 0}, {"n_val": -1}, {"shifted": 1})),
+    *((DensityDataModule, option) for option in ({"unseen_fraction": 1.0}, {"seed": -1}, {"test_size": -1})),
+]
 
 
-# --- the model, and what it reaches -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("kind", "option"), WRONG)
+def test_wrong_options_are_named(kind: Any, option: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"^{kind.__name__}\.{next(iter(option))}"):
+        kind(**option)
 
 
 def test_categorical_ignores_its_input_and_stacks() -> None:
     model = Categorical((1,), 9)
     outputs = model(torch.tensor([[1.0], [-3.0], [0.0]]))
     assert torch.equal(outputs, model.logits.weight.T.expand(3, 9))
-    assert sum(p.numel() for p in model.parameters()) == 9
     assert StackedBackbone.of(model) is not None
     with pytest.raises(UserError, match=r"^in_shape: .* got \(2,\)"):
         Categorical((2,), 9)
 
 
-def fedavg(data: DensityDataModule, engine: Engine, **options: float) -> FedAvg:
-    """Gradient descent on all samples: one step a round on each client's full batch."""
-    torch.manual_seed(0)
-    backbone = Categorical(data.in_shape, data.n_outputs)
-    optimizer = ClientSGD(lr=8.0)
-    return FedAvg(
-        backbone, n_clients=data.n_clients, batch_size=100, client_optimizer=optimizer, engine=engine, **options
-    )
-
-
-def test_engines_agree_on_it() -> None:
-    data = DensityDataModule(n_clients=12, test_size=0)
-    loop, vmap = (parameters(train(fedavg(data, engine), data, 3)) for engine in (LoopEngine(), VmapEngine()))
-    assert_allclose(loop, vmap, rtol=1e-9)
-
-
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
 def test_one_model_comes_near_its_minimum(engine: Engine) -> None:
+    """Gradient descent on all samples: one step a round on each client's full batch."""
     data = DensityDataModule(unseen_fraction=0.2)
-    model, trainer = fedavg(data, engine), make_trainer(20)
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=8.0), "engine": engine}
+    model, trainer = FedAvg(Categorical((1,), 50), n_clients=100, **options), make_trainer(20)
     trainer.fit(model, data)
     seen = data.federation.seen.numpy()
     distribution = data.federation.truth["distribution"][seen]
