@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FedAvg, FederatedDataModule, HubDataModule, Linear, UserError
+from fedem_lightning import FederatedDataModule, HubDataModule, UserError
 from helpers.encoders import minilm
-from helpers.federations import make_trainer, stored
+from helpers.federations import stored
 
 datasets = pytest.importorskip("datasets")
 
@@ -198,10 +198,3 @@ def test_no_data_set(path: Any, line: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=line):
         HubDataModule(path, "label", "user")
-
-
-def test_a_data_set_trains(tmp_path: Path) -> None:
-    rows().save_to_disk(tmp_path / "rows")
-    data = HubDataModule(tmp_path / "rows", "label", "user", features=["a", "vector"])
-    assert data.in_shape == (3,)
-    make_trainer(1).fit(FedAvg(Linear(data.in_shape, data.n_outputs), data.n_clients), data)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FedAvg, FederatedDataModule, Linear, TorchDataModule, UserError
+from fedem_lightning import FedAvg, FederatedDataModule, Linear, UserError
 from fedem_lightning.adaptation import KNN
 from fedem_lightning.data.describe import describe
 from fedem_lightning.data.labels import checked_labels
@@ -174,12 +174,6 @@ def test_a_client_of_its_own_has_such_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "ann.npz", x=X, y=np.where(np.eye(N, 3) > 0, -100, CODES % 2))
     federation = load_client(tmp_path / "ann.npz", task="multilabel")
     assert federation.task == MultiLabel(3)
-
-
-def test_torch_clients_have_such_labels() -> None:
-    y = torch.from_numpy(CODES % 2)
-    data = TorchDataModule({"a": (torch.from_numpy(X), y), "b": (torch.from_numpy(X), y)}, task="multilabel")
-    assert data.federation.task == MultiLabel(3)
 
 
 def test_new_labels_have_the_form_of_training() -> None:

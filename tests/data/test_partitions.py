@@ -102,6 +102,7 @@ def test_natural_keeps_whole_owners() -> None:
         (lambda: made(partition="iid", n_clients=2.5), "a fraction up to 1 or a number from 2 on"),
         (lambda: made(partition="iid", n_clients=0.5), "^n_clients"),
         (lambda: iid(LABELS, 0, 6001), "^n_clients"),
+        (lambda: dirichlet(LABELS, 0, 10**9, 1.0, min_samples=0), "too few for 1000000000 clients"),
         (lambda: made(partition="iid"), "^n_clients"),
         (lambda: made(partition="dirichlet", n_clients=12, alpha=0.0), "^alpha"),
         (lambda: dirichlet(LABELS, 0, 12, 0.4, n_label_groups=21), "^n_label_groups"),

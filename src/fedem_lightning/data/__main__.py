@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
+    from fedem_lightning.records import configs as configs  # it hands Hydra what stands in no file of its own
     from fedem_lightning.run.command_line import composed
 
     return composed(overrides)
