@@ -23,7 +23,6 @@ from fedem_lightning import (
     ReferenceCNN,
     VmapEngine,
 )
-from fedem_lightning.engine import processes_on_cpu
 from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.mixture_network import MixtureNetwork
@@ -169,12 +168,6 @@ def test_blocks_follow_the_memory_budget() -> None:
     blocks = list(engine.blocks(federation, torch.arange(10), learner_bytes=100, batch_size=1))
     assert [len(b.clients) for b in blocks] == [3, 3, 3, 1]  # 2 copies x 100 + 4 x 4 features x 4 bytes: 264 a client
     assert torch.equal(torch.cat([b.clients for b in blocks]), torch.arange(10))
-
-
-def test_processes_on_a_cpu_follow_their_rule() -> None:
-    assert processes_on_cpu(LoopEngine(), n_clients=50, n_cores=8) == 8
-    assert processes_on_cpu(LoopEngine(), n_clients=3, n_cores=8) == 3
-    assert processes_on_cpu(VmapEngine(), n_clients=50, n_cores=8) == 1
 
 
 class Residual(nn.Module):

@@ -1,7 +1,7 @@
 """Room for clients that a trained algorithm has not seen: a copy with more rows of client state."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Domains, Samples
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.data.splits import Split
-from fedem_lightning.errors import UserError
+from fedem_lightning.data.splits import Split, splits_by_client
+from fedem_lightning.errors import require
 from fedem_lightning.models.parts import users_network
 
 if TYPE_CHECKING:
@@ -51,41 +51,35 @@ def _in_corner(old: Tensor, new: Tensor, levels: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """`Positions` of new clients' samples, beside clients of which only the numbers of samples are known."""
+class Remembered(Split):
+    """The samples of new clients, beside clients of which only the numbers of samples are known."""
 
-    split: Split
     n_known: Tensor  # int64 [T']: samples that are not there any more
-
-    def __len__(self) -> int:
-        return len(self.split)
 
     def counts(self, clients: Tensor | None = None) -> Tensor:
         """Samples of each of `clients` (default: of all), int64."""
-        return self.split.counts(clients) + (self.n_known if clients is None else self.n_known[clients])
+        return super().counts(clients) + (self.n_known if clients is None else self.n_known[clients])
 
     def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of the samples of `clients`, and their owners.
-
-        Raises:
-            UserError: the samples of a client are not there any more.
-
-        """
-        if self.n_known[clients].any():
-            raise UserError("the method needs the training samples of the run's clients, which are not here")
-        return self.split.positions(clients)
+        """Positions of the samples of `clients`, and their owners; UserError: those of one are not there any more."""
+        gone = bool(self.n_known[clients].any())
+        require(not gone, "the method needs the training samples of the run's clients, which are not here")
+        return super().positions(clients)
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Remembered":
         """The same with a random subset of the samples of `clients`."""
-        return Remembered(self.split.thinned(clients, fraction, seed), self.n_known)
+        return self._around(super().thinned(clients, fraction, seed))
 
     def to(self, device: torch.device | str) -> "Remembered":
         """The same split on another device."""
-        return Remembered(self.split.to(device), self.n_known.to(device))
+        return replace(self._around(super().to(device)), n_known=self.n_known.to(device))
 
     def fingerprint(self) -> list[Tensor]:
         """The tensors that a digest must include."""
-        return [*self.split.fingerprint(), self.n_known]
+        return [*super().fingerprint(), self.n_known]
+
+    def _around(self, split: Split) -> "Remembered":
+        return Remembered(split.index, split.offsets, self.n_known)
 
 
 def federation_of(
@@ -102,13 +96,8 @@ def federation_of(
 
     """
     n_clients = schema.n_clients + len(names)
-    splits: dict[str, Remembered] = {}
-    for code, name in enumerate(("train", "val", "test")):
-        index = torch.nonzero(split == code).squeeze(1)
-        index = index[clients[index].argsort(stable=True)]
-        counts = torch.bincount(clients[index], minlength=n_clients)
-        there = Split(index, torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
-        splits[name] = Remembered(there, torch.zeros(n_clients, dtype=torch.int64))
+    found = splits_by_client(clients.numpy(), split.numpy(), n_clients)
+    splits = {n: Remembered(s.index, s.offsets, torch.zeros(n_clients, dtype=torch.int64)) for n, s in found.items()}
     known = splits["train"].n_known
     known[: schema.n_clients] = schema.n_train
     known[clients.unique()] = 0

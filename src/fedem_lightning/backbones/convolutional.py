@@ -12,7 +12,16 @@ from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Shape
 
 
-class CNN(Redrawable):
+class _Convolutional(Redrawable):
+    features: nn.Module
+    head: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
+        return self.head(self.features(as_floats(x, self)).flatten(1))
+
+
+class CNN(_Convolutional):
     """The CNN of the papers (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
     Args:
@@ -38,12 +47,8 @@ class CNN(Redrawable):
         flat = 64 * ((height - 4) // 2) * ((width - 4) // 2)
         self.head = nn.Sequential(nn.Linear(flat, 128), nn.ReLU(), Dropout(0.5, salt=2), nn.Linear(128, n_outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(as_floats(x, self)).flatten(1))
 
-
-class ReferenceCNN(Redrawable):
+class ReferenceCNN(_Convolutional):
     """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
     Args:
@@ -69,12 +74,8 @@ class ReferenceCNN(Redrawable):
         flat = 64 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
         self.head = nn.Sequential(nn.Linear(flat, 2048), nn.ReLU(), nn.Linear(2048, n_outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(as_floats(x, self)).flatten(1))
 
-
-class LeNet5(Redrawable):
+class LeNet5(_Convolutional):
     """LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998).
 
     Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10.
@@ -109,10 +110,6 @@ class LeNet5(Redrawable):
         self.head = nn.Sequential(
             nn.Linear(flat, third), nn.ReLU(), nn.Linear(third, fourth), nn.ReLU(), nn.Linear(fourth, n_outputs)
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits: [B, channels, height, width] -> [B, n_outputs]."""
-        return self.head(self.features(as_floats(x, self)).flatten(1))
 
 
 def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, int, int]:

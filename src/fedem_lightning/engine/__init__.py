@@ -1,12 +1,12 @@
 """Engines: `loop`, `vmap`, and `auto`, which selects one of the two."""
 
-from fedem_lightning.engine.auto import AutoEngine, cores, processes_on_cpu
+from fedem_lightning.engine.auto import AutoEngine, cores
 from fedem_lightning.engine.base import Engine
 from fedem_lightning.engine.loop import LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
 from fedem_lightning.errors import UserError
 
-__all__ = ["AutoEngine", "Engine", "LoopEngine", "VmapEngine", "cores", "make_engine", "processes_on_cpu"]
+__all__ = ["AutoEngine", "Engine", "LoopEngine", "VmapEngine", "cores", "make_engine"]
 
 
 def make_engine(engine: Engine | AutoEngine | str) -> Engine | AutoEngine:

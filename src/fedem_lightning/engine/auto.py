@@ -19,20 +19,6 @@ STACKED_LIMIT_CPU = 200_000
 """Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""
 
 
-def processes_on_cpu(engine: Engine, n_clients: int, n_cores: int) -> int:
-    """Number of processes of `trainer.devices=auto` on a CPU: one for each core if learners run one by one, else one.
-
-    A small batch does not use several threads well, so single-threaded processes are faster; a stack of learners does.
-
-    Args:
-        engine: engine of the run.
-        n_clients: number of clients in a round; each process needs one.
-        n_cores: number of cores that this run may use.
-
-    """
-    return max(1, min(n_cores, n_clients)) if isinstance(engine, LoopEngine) else 1
-
-
 def cores() -> int:
     """Number of cores that this run may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

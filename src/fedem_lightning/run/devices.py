@@ -15,7 +15,7 @@ from pytorch_lightning.accelerators import MPSAccelerator
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedem_lightning.cohort import share_of
-from fedem_lightning.engine import cores, processes_on_cpu
+from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.errors import require
 from fedem_lightning.models.tensors import called
 
@@ -30,7 +30,8 @@ LONG_RUN_FLOPS = 3e12
 
 
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
-    """The Trainer's devices; on a CPU "auto" means processes, by `engine.processes_on_cpu` (Lightning would take 1).
+    """The Trainer's devices; on a CPU "auto" means processes (Lightning would take 1): one for each core if
+    learners run one by one, else one. A small batch does not use several threads well; a stack of learners does.
 
     None, the default: as "auto" for a long run on a CPU, else 1. Also 1 where clients keep models that others read,
     whose exchange in every round takes what processes gain; or models on disk, of which each process has a file.
@@ -48,7 +49,7 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
         fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
         require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
         return devices
-    return processes_on_cpu(engine_on_cpu(model), n_clients // n_nodes, cores())
+    return max(1, min(cores(), n_clients // n_nodes)) if isinstance(engine_on_cpu(model), LoopEngine) else 1
 
 
 def _is_long(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> bool:

@@ -18,8 +18,14 @@ from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.output import number, print_scores, summaries, write_table
-from fedem_lightning.serving.predicting import chosen_columns, scores_by_client
+from fedem_lightning.serving.predicting import (
+    chosen_columns,
+    number,
+    print_scores,
+    scores_by_client,
+    summaries,
+    write_table,
+)
 from fedem_lightning.serving.rows import ClientRows, read_rows
 from fedem_lightning.tasks import known
 

@@ -13,8 +13,15 @@ from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.measures import headline
 from fedem_lightning.serving.model_files import load, write_clients
-from fedem_lightning.serving.output import SHOWN_SUMS, print_scores, summaries, write_table
-from fedem_lightning.serving.predicting import chosen_columns, personalized, scores_by_client
+from fedem_lightning.serving.predicting import (
+    SHOWN_SUMS,
+    chosen_columns,
+    personalized,
+    print_scores,
+    scores_by_client,
+    summaries,
+    write_table,
+)
 from fedem_lightning.serving.rows import ClientRows, read_rows
 
 _DIGITS = 18
