@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, UserError
-from fedem_lightning.em import responsibilities
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, make_task
 from helpers.federations import make_trainer
@@ -127,30 +126,6 @@ def test_missing_labels_change_nothing_and_have_no_gradient(name: str) -> None:
     assert (one.grad[~missing] != 0).all()
 
 
-@NAMES
-def test_missing_labels_equal_samples_without_them(name: str) -> None:
-    """A sample whose last labels are missing has the losses and scores of one that is so much shorter."""
-    task, (outputs, y) = TASKS[name], tensors(name)
-    y, short = y.clone(), y[:, :-1]
-    y[:, -1:] = torch.nan if name == "regression" else -100
-    fewer = outputs[0].narrow(1, 0, short.shape[1])
-    np.testing.assert_allclose(task.losses(outputs[0], y), task.losses(fewer, short))
-    whole, part = task.scores(task.predict(outputs[0]), y), task.scores(task.predict(fewer), short)
-    for measure, values in whole.items():
-        np.testing.assert_allclose(values, part[measure])
-
-
-def test_the_e_step_weighs_known_labels_alone() -> None:
-    """Eq. 8 with the likelihood of the labels that a sample has."""
-    outputs, y = tensors("multilabel")
-    losses = torch.stack([TASKS["multilabel"].losses(o, y) for o in outputs], dim=1)
-    q = responsibilities(torch.from_numpy(PI), losses, torch.arange(N))
-    p = predictions("multilabel")
-    for i in range(N):
-        joint = [PI[i, m] * np.exp(-loss_of("multilabel", p[m, i], i)) for m in range(M)]
-        np.testing.assert_allclose(q[i], np.array(joint) / sum(joint))
-
-
 def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
     """Not the mean of its sequences' perplexities, nor of their means: the second client has long and short ones."""
     task, (outputs, y) = TASKS["language"], tensors("language")
@@ -199,8 +174,3 @@ def test_the_local_solver_divides_by_all_labels() -> None:
 def test_tasks_that_make_no_sense_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make_task(*arguments)
-
-
-def test_tasks_have_names() -> None:
-    assert make_task("multilabel", 0, 3) == MultiLabel(3)
-    assert make_task("language", 9, 5, label_smoothing=0.1) == LanguageModel(9, 5, label_smoothing=0.1)

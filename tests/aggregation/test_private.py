@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.special import gammaln, logsumexp
 from scipy.stats import kstest, norm
 
 from fedem_lightning import (
@@ -227,19 +226,6 @@ def test_absl_does_not_close_the_stream_that_it_has_found() -> None:
     assert handler.stream is sys.__stderr__
 
 
-def renyi(z: float, q: float, rounds: int, delta: float) -> float:
-    """An upper bound of another kind: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), whole orders, and the conversion
-    of Balle et al. 2020 (arXiv 1905.09982, Theorem 21)."""
-    best = math.inf
-    for a in range(2, 300):
-        k = np.arange(a + 1)
-        terms = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1) + k * math.log(q) + (k * k - k) / (2 * z * z)
-        terms += (a - k) * math.log1p(-q)
-        rho = rounds * logsumexp(terms) / (a - 1)
-        best = min(best, rho + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1))
-    return float(best)
-
-
 def least(z: float, q: float, rounds: int, delta: float, step: float = 2e-3) -> float:
     """A lower bound of epsilon: every loss is rounded down, and the sum of `rounds` of them is a convolution.
 
@@ -271,7 +257,7 @@ MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in ((0.8, 0.5, 3), 
 
 @pytest.mark.parametrize(("z", "q", "rounds"), [(1.0, 0.1, 20), *MORE])
 @pytest.mark.parametrize("kind", ["PLD", "RDP"])
-def test_epsilon_lies_between_a_lower_bound_and_another_upper_one(
+def test_epsilon_is_no_less_than_a_lower_bound(
     z: float, q: float, rounds: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accountant.epsilon_of.cache_clear()
@@ -281,8 +267,14 @@ def test_epsilon_lies_between_a_lower_bound_and_another_upper_one(
     accountant.epsilon_of.cache_clear()
     assert found.accountant == kind
     low = least(z, q, rounds, 1e-6)
-    assert low < found.value <= renyi(z, q, rounds, 1e-6) * 1.0011
-    assert kind == "RDP" or found.value < low + 2e-3 * rounds + 0.01
+    assert low < found.value < (low + 2e-3 * rounds + 0.01 if kind == "PLD" else 1.5 * low)
+
+
+def test_the_exact_epsilon_is_that_of_all_rounds_together() -> None:
+    for z, rounds in ((2.0, 4), (0.7, 10), (20.0, 1)):
+        found = epsilon_of(z, 1.0, rounds, 1e-6)
+        assert found.accountant == "Gaussian"
+        assert 1e-6 * (1 - 1e-5) < gaussian_delta(found.value, math.sqrt(rounds) / z) <= 1e-6
 
 
 EXTREMES = [(0.01, 0.1, 100, 1e-6), (1e-8, 0.1, 100, 1e-6), (1e-200, 0.1, 9, 1e-6), (1e-200, 1.0, 9, 1e-6)]
@@ -298,14 +290,6 @@ def test_no_noise_is_too_extreme_for_the_accountant() -> None:
     assert epsilon_of(1e-200, 0.1, 9, 1e-6).value == math.inf
     assert epsilon_of(1e9, 0.5, 10**9, 1e-6).value > 0  # the total variation is 6e-6, more than delta
     assert epsilon_of(1.0, 0.1, 0, 1e-6).value == 0
-
-
-def test_the_exact_epsilon_is_that_of_all_rounds_together() -> None:
-    for z, rounds in ((2.0, 4), (0.7, 10), (20.0, 1)):
-        found = epsilon_of(z, 1.0, rounds, 1e-6)
-        assert found.accountant == "Gaussian"
-        assert gaussian_delta(found.value, math.sqrt(rounds) / z) == pytest.approx(1e-6, rel=1e-5)
-        assert gaussian_delta(found.value, math.sqrt(rounds) / z) <= 1e-6
 
 
 @pytest.mark.parametrize(("epsilon", "q"), [(3.0, 0.1), (3.0, 1.0), (1000.0, 0.1), (1e15, 1.0)])

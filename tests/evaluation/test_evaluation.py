@@ -1,5 +1,4 @@
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -106,7 +105,3 @@ def test_recovery_matches_components_before_it_measures() -> None:
 def test_cosine_distance() -> None:
     a, b = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
     assert cosine_distance(a, b) == pytest.approx(1 - 1 / np.sqrt(2))
-
-
-def test_an_empty_table_is_empty_before_testing() -> None:
-    assert make_model(FedAvg, make_data()).clients.equals(pd.DataFrame())

@@ -20,12 +20,6 @@ def test_dead_and_twin_components_are_named() -> None:
     assert healthy["dead"] == healthy["twins"] == []
 
 
-@pytest.mark.parametrize(("share", "dead"), [(0.04, [2]), (0.06, [])])
-def test_a_component_is_dead_below_a_twentieth_of_the_mean_weight(share: float, dead: list[int]) -> None:
-    pi = np.tile([0.5, 0.5 - share / 3, share / 3], (4, 1))
-    assert component_health(pi, np.eye(3))["dead"] == dead
-
-
 def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:
     from fedem_lightning.run.summary import print_summary
 
@@ -41,21 +35,6 @@ def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[st
     results["seconds"]["total"] = 1.0
     print_summary({**results, **named})
     assert "components 0 and 1 are twins" in capsys.readouterr().out
-
-
-def test_shared_initialization_parts_components_by_clients() -> None:
-    """Equal components get the gradients of all clients, weighed by each one's random pi."""
-    data = make_data(sizes=(20, 20, 20, 20, 20), unseen_fraction=0.2)
-    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=1e-12))
-    train(model, data, 1)
-    seen = data.federation.seen
-    assert torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
-    assert len(model.pi[seen].unique(dim=0)) == int(seen.sum())
-    torch.testing.assert_close(model.pi.sum(dim=1), torch.ones(5, dtype=torch.float64))
-    torch.testing.assert_close(model.pi[~seen], torch.full((1, 3), 1 / 3, dtype=torch.float64), rtol=1e-6, atol=0)
-    model = make_model(FedEM, data, initialization="shared", client_optimizer=ClientSGD(lr=0.5))
-    train(model, data, 3)
-    assert not torch.allclose(model.components[0].linear.weight, model.components[1].linear.weight)
 
 
 def test_a_warm_up_is_fedavg_in_every_component() -> None:

@@ -100,22 +100,13 @@ def test_gains_by_hand() -> None:
         assert (entry["low"], entry["high"]) == pytest.approx((expected.low[0], expected.high[0]), abs=1e-6)
 
 
-def test_clients_with_one_component_each_do_not_mix() -> None:
-    gain = MixtureGain(torch.eye(2), Classification(2))
-    gain.add(torch.rand(2, 3, 2), torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1]))
-    assert gain.gains() == {}
-
-
-def test_a_single_client_has_no_interval() -> None:
-    gain = MixtureGain(torch.tensor([[0.6, 0.4], [0.5, 0.5]]), Classification(2))
-    gain.add(torch.rand(2, 3, 2), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0]))
-    assert gain.gains() == {}
-
-
-def test_a_run_says_what_mixing_gains() -> None:
+def test_nothing_is_said_without_mixing_or_with_a_single_client() -> None:
+    for pi, owner in ((torch.eye(2), [0, 1, 1]), (torch.tensor([[0.6, 0.4], [0.5, 0.5]]), [0, 0, 0])):
+        gain = MixtureGain(pi, Classification(2))
+        gain.add(torch.rand(2, 3, 2), torch.tensor([0, 1, 1]), torch.tensor(owner))
+        assert gain.gains() == {}
     entry = {"mean": 0.0123, "low": -0.001, "high": 0.0256}
-    lines = _component_lines({"gain_over_strongest": entry, "gain_over_equal": entry})
-    assert lines == [
+    assert _component_lines({"gain_over_strongest": entry, "gain_over_equal": entry}) == [
         "mixing components gains 1.2 (-0.1 to 2.6) points of accuracy over each client's strongest one, 1.2 (-0.1 to "
         "2.6) over equal weights (95 % intervals over clients)"
     ]
