@@ -36,10 +36,10 @@ class Epsilon(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> Epsilon:
     """epsilon of `rounds` Gaussian mechanisms on samples drawn independently with probability q (add or remove one)."""
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-
     if not rounds or noise_multiplier < 1e-100:  # the square of less is no number any more
         return Epsilon(math.inf if rounds else 0.0, GAUSSIAN)
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
     with np.errstate(all="ignore"):
         exact = get_epsilon_gaussian(noise_multiplier / math.sqrt(rounds), delta)  # Balle and Wang 2018, Theorem 8
     found = Epsilon(float(exact) * (1 + 1e-9) + 1e-11, GAUSSIAN)  # rounded up; sampling spends less

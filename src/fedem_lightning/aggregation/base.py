@@ -102,7 +102,6 @@ class RoundContext:
 class Collector(ABC):
     """Takes a round's updates block by block, combines those of all processes, and returns the averages."""
 
-    rejected: int  # updates that were not finite
     like: Sent | None = None  # the form of the updates, see `form_of`; None: none was added
     needs_received = False  # whether `add` needs the models that the clients received
 

@@ -61,7 +61,7 @@ class Gathered(Collector):
     """Collects the updates of a cohort, and combines them by a rule: N rows for a cohort of N clients.
 
     The memory is that of N updates; with several processes each of them holds the rows of all. An update with a NaN or
-    an infinity is left out and counted in `rejected`. Integer buffers (counters) take the maximum.
+    an infinity is left out. Integer buffers (counters) take the maximum.
 
     Args:
         rule: combines the rows.
@@ -71,7 +71,7 @@ class Gathered(Collector):
     """
 
     def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:
-        self.rule, self.cohort, self.parameters, self.rejected = rule, cohort, set(parameters), 0
+        self.rule, self.cohort, self.parameters = rule, cohort, set(parameters)
         self.needs_received = rule.clips
         self._parts: list[Part] = []
         self._models: Models = {}  # [N, M, ...]
@@ -83,7 +83,6 @@ class Gathered(Collector):
         assert clients is not None
         self.like = self.like or form_of(sent)
         finite = all_finite(sent.models | sent.extras)  # [C]
-        self.rejected += int((~finite).sum())
         kept = {name: rows[finite] for name, rows in (received or {}).items()}
         self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), sent.of(finite), kept))
         return finite

@@ -112,12 +112,12 @@ class PrivateMean(Aggregation, nn.Module):
         last round, `n_clients` the size of the federation that the guarantee is for, more than T with `cohort`.
         """
         z = float(self.z)
-        found = epsilon_of(z, sampling.q, sampling.rounds, self.delta) if z > 0 else None
-        finite = found is not None and math.isfinite(found.value)
+        epsilon, accountant = epsilon_of(z, sampling.q, sampling.rounds, self.delta)
+        finite = math.isfinite(epsilon)
         return {
             "privacy": {
-                "epsilon": found.value if found and finite else None,
-                "accountant": found.accountant if found and finite else None,
+                "epsilon": epsilon if finite else None,
+                "accountant": accountant if finite else None,
                 "delta": self.delta,
                 "noise_multiplier": z,
                 "clip": float(self.length),
@@ -155,17 +155,20 @@ class ClippedSum(Collector):
     needs_received = True
 
     def __init__(self, rule: PrivateMean, context: RoundContext) -> None:
-        self.rule, self.context, self.rejected, self.theta = rule, context, 0, context.received()
+        self.rule, self.context, self.theta = rule, context, context.received()
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in self.theta.items()}  # [M, ...]
         self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
         """Adds the finite updates, each at most S long."""
-        _refuse_what_has_no_noise(sent, self.context)
+        more = [*(name for name in sent.models if name not in self.context.parameters), *sent.extras]
+        said = f"clients also send {', '.join(more[:3])} (statistics of BatchNorm, or the method's own numbers)"
+        require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {said}")
+        one = sent.group is None and sent.weights.ndim == 1
+        require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
         assert received is not None
         self.like = self.like or form_of(sent)
         finite = all_finite(sent.models)  # [C]
-        self.rejected += int((~finite).sum())
         if not finite.any():
             return finite
         models, start = ({name: rows[finite] for name, rows in part.items()} for part in (sent.models, received))
@@ -200,11 +203,3 @@ class ClippedSum(Collector):
             rule.length.mul_(torch.exp(torch.tensor(-CLIP_RATE * (share - rule.quantile))))
         n_models = len(next(iter(models.values())))
         return Means(models, torch.ones(n_models, dtype=torch.bool), torch.tensor([expected], dtype=torch.float64))
-
-
-def _refuse_what_has_no_noise(sent: Sent, context: RoundContext) -> None:
-    one = sent.group is None and sent.weights.ndim == 1
-    require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
-    more = ", ".join([*(name for name in sent.models if name not in context.parameters), *sent.extras][:3])
-    said = f"clients also send {more} (statistics of BatchNorm, or the method's own numbers)"
-    require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {said}")

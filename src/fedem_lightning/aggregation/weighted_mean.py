@@ -10,8 +10,8 @@ from fedem_lightning.processes import Processes
 class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
-    A client update with a NaN or an infinity is left out and counted in `rejected`. Integer buffers (counters) take the
-    maximum instead: their sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to
+    A client update with a NaN or an infinity is left out. Integer buffers (counters) take the maximum instead: their
+    sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to
     [C, M, ...], is summed once.
 
     Example:
@@ -23,13 +23,10 @@ class WeightedMean(Collector):
         tensor([ True,  True, False])
         >>> mean.compute().models
         {'weight': tensor([[5.]])}
-        >>> mean.rejected
-        1
 
     """
 
     def __init__(self) -> None:
-        self.rejected = 0
         self._weight = torch.zeros(0, dtype=torch.float64)  # [G] once the first block is added
         self._extras: set[str] = set()
         self._n_models = 1  # M
@@ -43,7 +40,6 @@ class WeightedMean(Collector):
             self._take(form_of(sent))
         sent = sent._replace(models={name: self._once(name, t) for name, t in sent.models.items()} | sent.extras)
         finite, group, weights = _on_cpu(sent)
-        self.rejected += int((~finite).sum())
         if sent.weights.ndim == 2:
             self._add_to_all(sent, finite, weights)
             return finite
@@ -120,13 +116,12 @@ class WeightedMean(Collector):
         if not self._sums or processes.size == 1:
             return
         device = next(iter(self._sums.values())).device
-        rejected = torch.tensor([self.rejected], dtype=torch.float64, device=device)
         weight = self._weight.to(device)
         own = {name: s if name in self._extras else self._each(s).contiguous() for name, s in self._sums.items()}
         self._sums = own  # of each component, as a process without updates has them
-        processes.sum([rejected, weight, *self._sums.values()])
+        processes.sum([weight, *self._sums.values()])
         processes.maximum(self._largest.values())
-        self._weight, self.rejected = weight.cpu(), int(rejected)
+        self._weight = weight.cpu()
 
     def compute(self) -> Means | None:
         """The averages; None if all client updates were rejected."""
