@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fedem_lightning import (
@@ -21,6 +22,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.data.splits import SPLITS, HoldOut
+from fedem_lightning.settings.shipped import choices
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data
 from helpers.runs import figures, run_small
@@ -107,9 +109,10 @@ def test_every_data_set_holds_out_by_name_and_keeps_the_splits(name: str, tmp_pa
 
 
 def test_every_configuration_has_the_key() -> None:
-    for path in (CONFIG_DIR / "dataset").glob("*.yaml"):
-        config = OmegaConf.load(path)
-        assert (config.unseen, config.unseen_fraction) == ([], 0.0), path.name
+    for name in choices()["dataset"]:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            config = compose("config", [f"dataset={name}"]).dataset
+        assert (config.unseen, config.unseen_fraction) == ([], 0.0), name
 
 
 def test_the_bits_of_a_run_are_those_of_the_share(tmp_path: Path) -> None:
