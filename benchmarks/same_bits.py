@@ -103,7 +103,6 @@ def runs() -> dict[str, list[str]]:
         rows[f"fedem {name}"] = ["algorithm=fedem", *SYNTHETIC, UNSEEN, *own]
     for name in ("balanced", "figure3", "reliable", "wireless"):
         rows[f"network {name}"] = [f"network={name}", "algorithm=user_centric", *SYNTHETIC]
-    rows["network devices"] = ["network=devices", "network.devices.path={files}/devices.csv", *SYNTHETIC]
     for name in ("cnn", "cnn_reference", "lenet"):
         rows[f"backbone {name}"] = [f"backbone={name}", *GREY]
     for name in ("mobilenet_v2", "resnet18"):
@@ -149,8 +148,6 @@ def write_files(folder: Path) -> None:
     text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)
     names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
     np.savez(folder / "text.npz", text=text, client=np.arange(180) // 60, client_names=names)
-    table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
-    (folder / "devices.csv").write_text(table)
     _write_tables(folder)
 
 

@@ -92,8 +92,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)
     names = np.array(["HAMLET", "GHOST", "CLAUDIUS"])
-    table = "device,share,up_mbit,down_mbit,samples_per_second\na,1,1,2,100\nb,2,3,4,500\n"
-    (folder / "devices.csv").write_text(table)
     hospitals = [f"{'nsw'[i % 3]},{i},{'fm'[i % 2]},{i % 5 // 2}" for i in range(30)]
     (folder / "table.csv").write_text("\n".join(["hospital,age,sex,y", *hospitals]))
     save_encoder(folder / "encoder")
@@ -130,8 +128,6 @@ def overrides_for(option: str, files: Path) -> list[str]:
         overrides.append("algorithm=fedavg")
     if group == "dataset/augmentation":
         overrides += ["dataset=cifar10", "backbone=lenet"]
-    if option == "network/devices":
-        overrides.append(f"network.devices.path={files}/devices.csv")
     if name in ("floral_mnist", "floral_cifar10"):  # four groups, and three clients
         overrides.append("dataset.n_groups=2")
     if name == "three_approaches_emnist":  # 20 clients a round

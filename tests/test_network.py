@@ -1,6 +1,5 @@
 """Simulated time: equations by hand, determinism, the deadline, and what every method puts on the air."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from fedem_lightning import (
     APFL,
     MOCHA,
     Clustered,
-    DeviceNetwork,
     DFedEM,
     FedAvg,
     FedEM,
@@ -29,30 +27,22 @@ from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.network import Clocks, Traffic
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, train
-from helpers.paths import ROOT
 
 FIGURE_3 = {
     "wireless": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1),
     "reliable": ShiftedExponentialNetwork(rho=2, t_min=1, mu=None),
     "balanced": ShiftedExponentialNetwork(rho=1, t_min=1, mu=float("inf")),
 }
-TABLE = "device,share,up_mbit,down_mbit,samples_per_second\nphone,3,1,8,10\nrouter,1,4,16,40\n"  # made up
 
 
-def traffic(uploads: float = 1, streams: float = 1, heard: list[int] | None = None, model_bytes: int = 1) -> Traffic:
+def traffic(uploads: float = 1, streams: float = 1) -> Traffic:
     """What a round sends; the totals take no part in its time."""
-    return Traffic(0, 0, uploads, streams, 0, None if heard is None else torch.tensor(heard), model_bytes)
+    return Traffic(0, 0, uploads, streams, 0, 1)
 
 
 def times_of(network: Network, n_clients: int, round_: int, seed: int = 0) -> torch.Tensor:
     """Of computing, [T]; one sample each."""
     return network.compute_times(torch.arange(n_clients), torch.ones(n_clients), seed, round_)
-
-
-@pytest.fixture
-def devices(tmp_path: Path) -> DeviceNetwork:
-    (tmp_path / "devices.csv").write_text(TABLE)
-    return DeviceNetwork(tmp_path / "devices.csv")
 
 
 # --- equations --------------------------------------------------------------------------------------------------------
@@ -87,25 +77,6 @@ def test_a_round_of_the_paper() -> None:
     assert clocks.times(unicast) == pytest.approx({"wireless": slowest + 4 + 20, "reliable": 23, "balanced": 22})
     shared = ShiftedExponentialNetwork(rho=2, t_min=1, mu=None, shared_uplink=True)
     assert Clocks({"shared": shared}, torch.arange(20), torch.ones(20), 0, 0).times(fedem) == {"shared": 1 + 120 + 3}
-
-
-def test_devices_by_hand(devices: DeviceNetwork) -> None:
-    many = devices.devices(torch.arange(20_000), seed=0)
-    assert (many == 0).double().mean() == pytest.approx(0.75, abs=0.01)
-    assert torch.equal(devices.devices(torch.tensor([5, 3]), 0), many[[5, 3]])
-    phone, other, router = int((many == 0).nonzero()[0]), int((many == 0).nonzero()[1]), int((many == 1).nonzero()[0])
-    clients, work = torch.tensor([phone, other, router]), torch.tensor([20, 5, 40])
-    assert devices.compute_times(clients, work, 0, 7).tolist() == [2, 0.5, 1]
-    megabyte = traffic(uploads=2, streams=3, model_bytes=10**6)  # 8 megabits
-    assert devices.upload_times(clients, megabyte, 0).tolist() == [16, 16, 4]
-    assert devices.download_time(clients, megabyte, 0) == 3  # three models to everybody at 8 Mbit/s
-    grouped = traffic(uploads=2, streams=2, heard=[4, 9, 9], model_bytes=10**6)
-    assert devices.download_time(clients, grouped, 0) == 2  # a phone is in either group
-    grouped = traffic(uploads=2, streams=2, heard=[4, 4, 9], model_bytes=10**6)
-    assert devices.download_time(clients, grouped, 0) == 1.5
-    clocks = Clocks({"d": devices}, clients, work, 0, 0)
-    assert clocks.times(megabyte) == {"d": 2 + 16 + 3}
-    assert clocks.times(traffic(0, 0, model_bytes=10**6)) == {"d": 2}
 
 
 def test_the_deadline_of_a_round() -> None:
@@ -157,28 +128,24 @@ def test_what_is_on_the_air(
     assert model.statistics.times["balanced"] == 2 * (1 + uploads + streams)
 
 
-def test_fedrods_personal_head_takes_neither_bytes_nor_time(devices: DeviceNetwork) -> None:
+def test_fedrods_personal_head_takes_neither_bytes_nor_time() -> None:
     """Body and generic head are the user's network: 4 x 5 + 5 + 5 x 3 + 3 numbers of 8 bytes, each way."""
-    data, networks = make_data(), {**FIGURE_3, "devices": devices}
-    rod, avg = (train(make_model(kind, data, hidden=True, networks=networks), data, 2) for kind in (FedRoD, FedAvg))
+    data = make_data()
+    rod, avg = (train(make_model(kind, data, hidden=True, networks=FIGURE_3), data, 2) for kind in (FedRoD, FedAvg))
     assert rod.message_bytes == avg.message_bytes == 43 * 8
     assert rod.statistics.up_bytes == rod.statistics.down_bytes == 2 * 4 * 43 * 8
     assert rod.statistics.times == avg.statistics.times
 
 
-def test_work_is_every_visit_of_every_model(devices: DeviceNetwork) -> None:
-    data = make_data(sizes=(10, 20, 30, 40))
+def test_work_is_every_visit_of_every_model() -> None:
+    data, clients = make_data(sizes=(10, 20, 30, 40)), torch.arange(4)
     counts = data.federation.splits["train"].counts()
-    clients = torch.arange(4)
     for options, visits in (
-        ({"n_components": 2, "local_epochs": 3}, 2 * 3 * counts),
-        ({"n_components": 2, "local_steps": 5, "batch_size": 8}, 2 * 5 * counts.clamp(max=8)),
+        ({"local_epochs": 3}, 2 * 3 * counts),
+        ({"local_steps": 5, "batch_size": 8}, 2 * 5 * counts.clamp(max=8)),
     ):
-        model = train(make_model(FedEM, data, networks={"d": devices}, **options), data, 1)
-        sent = traffic(2, 2, model_bytes=model.message_bytes)
-        times = devices.compute_times(clients, visits, 0, 0) + devices.upload_times(clients, sent, 0)
-        expected = float(times.max()) + devices.download_time(clients, sent, 0)
-        assert model.statistics.times == pytest.approx({"d": expected})
+        model = make_model(FedEM, data, n_components=2, initialization="random", **options)
+        assert model.local_work(data.federation, clients, 0).tolist() == visits.tolist()
 
 
 LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)}
@@ -231,36 +198,6 @@ def test_who_misses_the_deadline_keeps_its_state(
 def test_wrong_values_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ShiftedExponentialNetwork(**{"rho": 4, "t_min": 1, "mu": 1, **options})
-
-
-def test_the_documented_table_of_devices_is_read(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "communication.md").read_text()
-    (tmp_path / "devices.csv").write_text(text.split("```csv\n")[1].split("```")[0])
-    assert DeviceNetwork(tmp_path / "devices.csv").speed.tolist() == [50, 400, 5000]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, r"expected a CSV file of devices, there is no file .*devices.csv"),
-        (
-            "device,share\na,1\n",
-            "expected the columns device, share, up_mbit, down_mbit, samples_per_second, got device",
-        ),
-        (TABLE.splitlines()[0], "has no device"),
-        (TABLE.replace("phone,3,1", "phone,3,0"), "expected positive numbers in column up_mbit"),
-        (TABLE.replace("16,40", "fast,40"), "expected positive numbers in column down_mbit"),
-        ("", "is no readable CSV file"),
-    ],
-)
-def test_a_wrong_table_of_devices_is_named(text: str | None, message: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "devices.csv").write_text(text)
-    with pytest.raises(UserError, match=message) as error:
-        DeviceNetwork(tmp_path / "devices.csv")
-    assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match=r"there is no file None"):
-        DeviceNetwork(None)
 
 
 def test_methods_and_networks_that_do_not_fit_are_named() -> None:

@@ -78,7 +78,7 @@ from .errors import UserError
 from .faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
 from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
-from .network import DeviceNetwork, Network, ShiftedExponentialNetwork
+from .network import Network, ShiftedExponentialNetwork
 from .run.python_runs import save_run
 from .serving.model_files import load, load_clients
 from .topology import Topology
@@ -114,7 +114,6 @@ __all__ = [
     "Dapper",
     "DecentralizedSurrogateOptimization",
     "DensityDataModule",
-    "DeviceNetwork",
     "Digits",
     "Ditto",
     "Dropout",

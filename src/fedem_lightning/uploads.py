@@ -8,8 +8,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
-from fedem_lightning.network import Transmission
-from fedem_lightning.network.traffic import Clocks, Traffic
+from fedem_lightning.network import Clocks, Traffic, Transmission
 from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:

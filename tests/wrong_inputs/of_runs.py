@@ -104,8 +104,6 @@ ROWS = {
     "faults=send_nan faults.share=0.99": "training diverged: in round 1 no client's update was finite",
     "faults=label_flip faults.every_round=maybe": "faults.every_round: expected a valid boolean, got 'maybe'",
     "engine=vmap engine.memory_gb=0": "engine.memory_gb: expected a number greater than 0, got 0",
-    "network=devices network.devices.path=none.csv": "network.devices.path: expected a CSV file of devices, there",
-    "network=devices network.devices.path=devices.csv": "network.devices.path: devices.csv: expected the columns",
     "callbacks.checkpoint.every_n_rounds=0": "callbacks.checkpoint.every_n_rounds: expected a number greater than",
     "+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging": "WeightAveraging: it would average",
     "+callbacks.mine._target_=my.Own": "callbacks.mine._target_: cannot import my.Own",

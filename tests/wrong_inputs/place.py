@@ -68,7 +68,6 @@ TEXTS: dict[str, bytes] = {
     "report/report.html": b"mine",
     "there.csv": b"mine",
     "evaluated/evaluation.json": b"mine",
-    "devices.csv": b"mine\n1\n",
     "own/algorithm/broken.yaml": b"a: [1\n",
     "own/algorithm/mine.yaml": b"defaults: [/algorithm_base@_here_, _self_]\n_target_: mine.Method\nstrength: 0.1\n",
     "mine.py": b"class Data:\n    pass\n\n\nnumber = 3\n",

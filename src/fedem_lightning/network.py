@@ -1,16 +1,21 @@
-"""What a round sends, and how long it takes in simulated networks."""
+"""What a round sends, and how long it takes in simulated networks; a deadline leaves slow clients out of a round.
+
+docs/communication.md lists what each method sends.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Gt
+from pydantic import AllowInfNan
 from torch import Tensor
 
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.settings.ranges import Positive
+from fedem_lightning.settings.ranges import NotNegative, Positive
 
 
 class Transmission(NamedTuple):
@@ -46,7 +51,6 @@ class Transmission(NamedTuple):
             uploads=uploads,
             streams=streams,
             on_air=uploads * n_trained + streams,
-            stream_of=None if self.stream_of is None else self.stream_of.cpu(),
             model_bytes=model_bytes,
         )
 
@@ -59,7 +63,6 @@ class Traffic(NamedTuple):
     uploads: float  # transmissions of each client of the cohort
     streams: float  # transmissions of the server: different models, a broadcast counts once
     on_air: float  # transmissions of all clients and the server
-    stream_of: Tensor | None  # the stream that each drawn client receives, int64 [C]; None: all receive all
     model_bytes: int
 
 
@@ -124,11 +127,6 @@ class Network(Recorded, ABC):
         return float(arrival.max()) + self.download_time(clients, traffic, seed)
 
 
-def uniform(seed: int, *key: Tensor | int) -> Tensor:
-    """Uniform numbers in (0, 1), float64."""
-    return (fold(seed, Purpose.NETWORK, *key).double() + 0.5) / 2**32
-
-
 class Clocks:
     """Simulated times of one round in all networks of a run, and the clients that finish in time.
 
@@ -170,3 +168,52 @@ def check_networks(networks: Mapping[str, Network] | None) -> dict[str, Network]
     limited = [name for name, network in found.items() if network.deadline is not None]
     require(len(limited) <= 1, f"network: expected one deadline at most, got those of {', '.join(limited)}")
     return found
+
+
+class ShiftedExponentialNetwork(Network):
+    """Computing times with P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1.
+
+    A round takes max_i T_i + rho up + streams, in times of one model down. Networks of one run draw the same uniform
+    numbers, so that they differ in their constants only.
+
+    Args:
+        rho: T_ul / T_dl, time of a model up relative to down, 0 or more.
+        t_min: least computing time, 0 or more.
+        mu: 1 / mean delay beyond t_min; None or infinity: no delay.
+        shared_uplink: whether clients send one after the other, so that C clients take C times as long; else all at
+            once.
+        deadline: see `Network`; `t_min` at least.
+
+    Raises:
+        UserError: a value is out of its range.
+
+    """
+
+    def __init__(
+        self,
+        rho: NotNegative,
+        t_min: NotNegative,
+        mu: Annotated[float, Gt(0), AllowInfNan()] | None,
+        shared_uplink: bool = False,
+        deadline: Positive | None = None,
+    ) -> None:
+        super().__init__(deadline)
+        late = f"deadline: nobody computes in less than t_min={t_min:g}, got {deadline}"
+        require(deadline is None or deadline >= t_min, late)
+        self.rho, self.t_min, self.shared_uplink = rho, t_min, shared_uplink
+        self.mean_delay = 0.0 if mu is None else 1 / mu
+
+    def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+        """Computing times, drawn in each round, float64 [C]; the amount of work does not matter unless it is 0."""
+        uniform = (fold(seed, Purpose.NETWORK, 0, round_, clients).double() + 0.5) / 2**32  # in (0, 1)
+        times = self.t_min - self.mean_delay * uniform.log()
+        return torch.where(work > 0, times, 0.0)
+
+    def upload_times(self, clients: Tensor, traffic: Traffic, seed: int) -> Tensor:
+        """rho for each model, or C times that: [C]."""
+        turns = len(clients) if self.shared_uplink else 1
+        return torch.full((len(clients),), turns * self.rho * traffic.uploads, dtype=torch.float64)
+
+    def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
+        """1 for each stream."""
+        return float(traffic.streams)
