@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedem_lightning.data.describe import draw_federation
-from fedem_lightning.run.figure_style import drawn_text
-from fedem_lightning.run.figures import draw_figures
+from fedem_lightning.run.figures import draw_figures, drawn_text
 from helpers.federations import make_data
 from helpers.runs import make_run
 

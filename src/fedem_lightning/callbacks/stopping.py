@@ -16,13 +16,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class FinishRoundOnInterrupt(Checked, pl.Callback):
     """The first signal ends training after the round, in all processes after the same one; the second ends it at once.
 
-    Outside of the rounds a signal ends the process at once. `interrupted` says whether training was ended.
+    Outside of the rounds a signal ends the process at once. `interrupted` says whether training was ended,
+    `asked` whether this process has heard a signal.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.interrupted = False
-        self._asked = False  # whether this process was told to stop
+        self.asked = False  # whether this process was told to stop
         self._previous: dict[int, Any] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -32,13 +33,13 @@ class FinishRoundOnInterrupt(Checked, pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listens."""
-        self.interrupted = self._asked = False
+        self.interrupted = self.asked = False
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stops after this round, before it is saved. A signal during this exchange counts in the next one."""
-        self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self._asked, all=False))
+        self.interrupted = bool(trainer.strategy.reduce_boolean_decision(self.asked, all=False))
         trainer.should_stop = trainer.should_stop or self.interrupted
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -50,10 +51,10 @@ class FinishRoundOnInterrupt(Checked, pl.Callback):
         self._restore()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self.asked:
             self._restore()
             raise KeyboardInterrupt
-        self._asked = True
+        self.asked = True
         said = "\nthis round ends first, then the run stops; a second signal stops it at once"
         rank_zero_only(print)(said, flush=True)
 

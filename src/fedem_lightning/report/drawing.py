@@ -15,8 +15,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from fedem_lightning.report.groups import BASELINES, Setting
-from fedem_lightning.run.figure_style import PALETTE, drawn_text
-from fedem_lightning.run.figure_style import STYLE as RUNS_STYLE
+from fedem_lightning.run.figures import PALETTE, drawn_text
+from fedem_lightning.run.figures import STYLE as RUNS_STYLE
 
 FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""

@@ -16,8 +16,7 @@ from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.drawing import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
-from fedem_lightning.report.headline import in_a_sentence
-from fedem_lightning.report.scores_table import Table
+from fedem_lightning.report.scores_table import Table, in_a_sentence
 from fedem_lightning.report.terminal import CAVEAT
 
 _LATEX = str.maketrans(

@@ -15,8 +15,7 @@ from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from fedem_lightning.report.groups import Group, Setting, shorten
-from fedem_lightning.report.headline import in_a_sentence
-from fedem_lightning.report.scores_table import Table
+from fedem_lightning.report.scores_table import Table, in_a_sentence
 from fedem_lightning.report.significance import CHANCE_LEVEL, said_p, t_test
 
 CAVEAT = (

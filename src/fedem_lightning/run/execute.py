@@ -170,10 +170,16 @@ def _train_and_test(
     """
     for part in (model, data):
         vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
-    trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, FinishRoundOnInterrupt) and callback.interrupted:
-            raise KeyboardInterrupt
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    stops = [callback for callback in callbacks if isinstance(callback, FinishRoundOnInterrupt)]
+    try:
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+    except Exception:
+        if trainer.world_size > 1 and any(stop.asked for stop in stops):
+            raise KeyboardInterrupt from None  # another process has ended first, and an exchange with it has failed
+        raise
+    if any(stop.interrupted for stop in stops):
+        raise KeyboardInterrupt
     trainer.loggers = []  # they have rounds only; the results follow
     trainer.test(model, data, verbose=False)
 

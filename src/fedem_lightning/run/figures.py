@@ -10,14 +10,29 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import replacing
 from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.run.figure_style import HEIGHT, PALETTE, STYLE, WIDTH, drawn_text
 from fedem_lightning.settings.shipped import method_title
 
+PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
+"""Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""
+MARKERS = "os^Dv<>P"
+"""Markers of Matplotlib; with the colours they repeat after the eighth."""
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8.5),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **{"axes.labelsize": 9, "axes.linewidth": 0.6, "legend.fontsize": 8, "figure.titlesize": 10},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#c0c1c2", "grid.linewidth": 0.5},
+}
+"""Matplotlib's settings while figures are made and saved; reports have the same, and more for their page."""
+WIDTH, HEIGHT = 4.9, 3.3
+"""Inches of a figure without its legend."""
+GROUPS_SHOWN = 20
+"""Largest number of groups for which lines between them and a legend are drawn."""
 _SPLITS = {
     "train": ("training samples", PALETTE[2], "--"),
     "val": ("validation samples", PALETTE[1], "-"),
@@ -123,14 +138,20 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     pi = clients[[name for name in clients if str(name).startswith("pi_")]].to_numpy(dtype=float)  # [T, M]
     if not pi.size:
         return None
-    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
     figure, axes = _axes(1.6 + 0.35 * pi.shape[1])
-    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
-    axes.locator_params(integer=True)
-    axes.grid(visible=False)
+    image = heat_map(axes, pi, np.zeros(len(pi)), "clients, sorted by their largest component")
     figure.colorbar(image, ax=axes, label="mixture weight")
     return figure
+
+
+def heat_map(axes: Axes, pi: np.ndarray, groups: np.ndarray, label: str) -> AxesImage:
+    """Draws mixture weights [T, M]: a column a client, by its group and largest component, the purest first."""
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1), groups))
+    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel=label, ylabel="component")
+    axes.locator_params(integer=True)
+    axes.grid(visible=False)
+    return image
 
 
 def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
@@ -148,3 +169,16 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     axes.grid(visible=False)
     figure.colorbar(image, label="collaboration weight", extend="max" if w.max() > others > 0 else "neither")
     return figure
+
+
+def drawn_text(text: Any, limit: int = 80) -> str:
+    """A text on one line that Matplotlib draws as it is.
+
+    Args:
+        text: any text; Matplotlib would read what stands between two dollar signs as a formula.
+        limit: the most characters that are kept; an ellipsis stands for the others.
+
+    """
+    line = one_line(text)
+    shown = line if len(line) <= limit else line[: limit - 1] + "…"
+    return shown.replace("$", r"\$")
