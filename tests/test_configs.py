@@ -228,20 +228,6 @@ def test_an_experiment_names_its_command() -> None:
         assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:8])
 
 
-def test_a_users_own_backbone_is_one_target_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
-    overrides = [
-        "~backbone",
-        "+backbone._target_=torch.nn.Linear",
-        "+backbone.in_features=5",
-        "+backbone.out_features=1",
-    ]
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", [*overrides, *SMALL["synthetic"], "trainer.max_epochs=1"])
-    results = run(config, tmp_path / "run", {"algorithm": "fedem", "dataset": "synthetic", "backbone": "own"}, [])
-    assert results["rounds"] == 1
-
-
 def test_a_target_of_the_users_own_takes_no_keys_of_the_backbone_that_it_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,9 +142,10 @@ def test_no_rate_is_tuned_without_validation_samples(
 
 WITHOUT_DATA = {  # what an experiment's data lack: domains, two classes, true groups
     "digits": {"agnostic", "mocha", "oracle"},
+    "digits_concept_shift": {"agnostic", "mocha"},
     "baselines_synthetic": {"agnostic", "mocha", "oracle"},
 }
-AT_CHANCE = {"digits": 0.1, "baselines_synthetic": 0.5}
+AT_CHANCE = {"digits": 0.1, "digits_concept_shift": 0.1, "baselines_synthetic": 0.5}
 SMALLER = {
     "baselines_synthetic": ["dataset.n_clients=20", "dataset.test_size=20"],
     "mapper": ["adaptation.lambdas=[0.0,0.5]"],  # of eleven, each a training

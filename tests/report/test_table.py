@@ -181,7 +181,7 @@ ASKED: dict[str, tuple[str, dict[str, Any], str, str, float]] = {
     ),
     "mapper": (
         "three-approaches-table-2",
-        {"dataset": "emnist", "algorithm": "mapper", "config": INTERPOLATE},
+        {"dataset": "emnist", "algorithm": "mapper", "adaptation": "mapper"},
         *("mapper", "paper_mean", 90.0),
     ),
     "the separate variant is no mapper": (

@@ -1,19 +1,13 @@
 """The command line as a user runs it, in an empty folder; in a process of its own where only that shows something."""
 
-import functools
 import json
-import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import wandb
 from omegaconf import OmegaConf
 from pytorch_lightning.accelerators import MPSAccelerator
 
@@ -136,25 +130,6 @@ def test_a_traceback_on_request(
     assert ("Traceback" in capsys.readouterr().err) == (asked == "1")
 
 
-def test_wandb_without_a_key_is_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Without a key: not in the environment, and no login in an empty home folder."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    environment = {"HOME": str(tmp_path), "WANDB_SILENT": "true"}
-    short = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
-    wandb.teardown()  # it remembers its environment, that of other tests
-    try:
-        one = call(tmp_path, monkeypatch, *short, "logger=wandb", "run_dir=tracked", **environment)
-    finally:
-        wandb.teardown()
-    assert one == 0
-    out = capfd.readouterr().out
-    assert len(list(tmp_path.glob("tracked/wandb/offline-run-*"))) == 1
-    assert "kept offline" in out
-
-
 def test_methods_share_data_and_seeds_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_undrawn(monkeypatch)
     short = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1"]
@@ -164,53 +139,6 @@ def test_methods_share_data_and_seeds_do_not(tmp_path: Path, monkeypatch: pytest
     assert sorted(jobs) == [("fedem", 0), ("fedem", 1), ("local", 0), ("local", 1)]
     for seed in (0, 1):
         assert jobs["fedem", seed] == jobs["local", seed] != jobs["local", 1 - seed]
-
-
-RESUMED = [*TINY, "dataset.n_clients=12", "trainer.max_epochs=120", "callbacks.checkpoint.every_n_rounds=4"]
-RESUMED += ["algorithm.participation=5", "algorithm.client_optimizer.state=keep"]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "round-000120.ckpt", weights_only=True)["state_dict"]
-
-
-def newer(folder: Path, newest: Path | None) -> bool:
-    return max(folder.glob("checkpoints/*"), default=None) != newest
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
-    """The delays are always the same; what the machine does meanwhile is random enough."""
-    straight = start(tmp_path, *RESUMED, "run_dir=straight")
-    assert finish(straight)[0] == 0
-    rng = np.random.default_rng(0)
-    killed = tmp_path / "killed"
-    for attempt, kind in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGKILL)):
-        process = start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto")
-        before = len(list(killed.glob("checkpoints/*")))
-        newest = max(killed.glob("checkpoints/*"), default=None)
-        wait_for(functools.partial(newer, killed, newest), process)
-        time.sleep(rng.uniform(0, 0.3))
-        process.send_signal(kind)
-        code, out, err = finish(process)
-        assert code in ((1,) if kind == signal.SIGINT else (-signal.SIGKILL,)), (attempt, before, out, err)
-        if kind == signal.SIGINT:
-            assert "; continue with: " in err
-        assert not (killed / "results.json").exists()
-    code, _, err = finish(start(tmp_path, *RESUMED, f"run_dir={killed}", "ckpt_path=auto"))
-    assert code == 0, err
-    assert figures(killed) == figures(tmp_path / "straight")
-    expected, found = weights(tmp_path / "straight"), weights(killed)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    rounds = pd.read_csv(killed / "metrics.csv")["round"]
-    assert rounds.tolist() == list(range(121))
 
 
 def test_a_broken_newest_checkpoint_is_skipped(

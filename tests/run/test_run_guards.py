@@ -106,14 +106,6 @@ def test_a_run_goes_on_with_its_own_configuration_alone(
         check_run_folder(tmp_path, other)
 
 
-def test_a_run_does_not_go_on_without_a_part_of_its_configuration(tmp_path: Path) -> None:
-    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
-    other = OmegaConf.create(CONFIG)
-    del other.algorithm.n_components
-    with pytest.raises(UserError, match=r"^algorithm.n_components: the run in .* had 3, now it is None"):
-        check_run_folder(tmp_path, other)
-
-
 def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
     begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)

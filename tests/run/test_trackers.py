@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
 from fedem_lightning.run.command_line import not_composed
-from fedem_lightning.run.trackers import LONGEST, Trackers, best_round, named_scores, other_numbers, run_names
+from fedem_lightning.run.trackers import Trackers, best_round, named_scores, other_numbers, run_names
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 from helpers.wandb_files import WandbRun
@@ -208,13 +208,6 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
     other = {"algorithm": "fedavg", "adaptation": "finetune", "dataset": "digits"}
     changed = ["trainer.max_epochs=5", "algorithm.n_components=2"]
     assert run_names(other, changed, 0)[0] == "fedavg+finetune-digits-max_epochs=5-n_components=2"
-
-
-def test_long_names_are_cut_and_stay_apart() -> None:
-    choices = {"algorithm": "fedem", "dataset": 300 * "d"}
-    one, two = (run_names(choices, [f"+note={300 * 'a'}\n{end}"], 0) for end in "bc")
-    assert len(one[0]) == len(two[0]) == len(one[1]["dataset"]) == LONGEST
-    assert one[0] != two[0]
 
 
 def test_the_best_round_is_that_of_validation() -> None:

@@ -12,7 +12,10 @@ from fedem_lightning.records.files import regular
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings.keys import flatten
 
-_OPTIONAL = ("environment", "honest", "val", "unseen", "reference", "recovery", "data", "not_finite", "class_scores")
+_OPTIONAL = (
+    *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "data", "not_finite"),
+    "class_scores",
+)
 """Keys of results.json with further keys; anything else there counts as nothing."""
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 """Values set in a configuration before it is resolved, so that values derived from them (dataset.seed) agree too."""

@@ -69,7 +69,7 @@ def check_configuration(config: DictConfig) -> None:
     for key, value in flatten({part: values[part] for part in ("learning_rates", "method_settings")}).items():
         near = difflib.get_close_matches(key, known, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
-        require(key in known, f"{key}: no method reads this key{meant}")
+        require(key in known, f"{key}: no such key{meant}")
         if key.startswith("learning_rates."):
             AllowedValues(Positive | None).check(key, value)
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
