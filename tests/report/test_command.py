@@ -40,7 +40,7 @@ def test_the_default_is_six_columns_a_page_a_table_and_four_figures(
     out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["fedem"])
-    assert " ".join(row) == "fedem 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 2.0 ± 0.0 77.0 ± 7.07"
+    assert " ".join(row) == "fedem 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 77.0 ± 7.07 0.5"
     assert "more columns, by --columns NAME ...: seeds, rounds, difference_weighted, pooled, " in out
     figures = ("curves", "seeds", "clients", "mixture")
     expected = {"report.html", "report.csv", "report.tex", *(f"{f}.{k}" for f in figures for k in ("pdf", "png"))}
