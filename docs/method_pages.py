@@ -1,7 +1,8 @@
 """Adds to each page of docs/methods what the repository knows of the method, when the site is built.
 
-`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/scores.csv and docs/lab_notes/scores.csv
-the scores. A method without a page gets one, from the first comment of its file, and a line on the page of all methods.
+`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/costs.csv the costs, scores.csv beside it
+and in docs/lab_notes the scores. A method without a page gets one, from the first comment of its file, and a line on
+the page of all methods.
 """
 
 import csv
@@ -20,7 +21,7 @@ from fedem_lightning.run.cli import CONFIG_DIR
 from fedem_lightning.settings.shipped import implied_adaptation, shipped
 
 DOCS = Path(__file__).parent
-INDEX = DOCS / "methods" / "index.md"
+INDEX, COSTS = DOCS / "methods" / "index.md", DOCS / "methods" / "costs.csv"
 RESULTS, SCORES = DOCS / "methods" / "scores.csv", DOCS / "lab_notes" / "scores.csv"
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")
 OWN_DATA = ["dataset=npz", "dataset.path=mine.npz", "backbone=mlp"]  # nothing was chosen for these
@@ -80,13 +81,12 @@ def completed(name: str, text: str) -> str:
 
 
 def cost_section(name: str) -> list[str]:
-    """What a client keeps, receives and sends: the method's row of the table on the page of all methods."""
-    index = INDEX.read_text()
-    row = re.search(rf"^\| \[[^]]+\]\({name}\.md\)[^|]*\| [^|]*\| (.*)", index, re.M)
-    if row is None:
+    """What a client keeps, receives and sends, and what one does that joins later."""
+    rows = [list(row.items())[1:] for row in table(COSTS) if row["method"] == name]
+    if not rows:
         return []
-    head = re.search(r"^\| method \| [^|]*\| (a client keeps .*)", index, re.M)
-    return ["## Cost", "", f"| {head[1] if head else ''}", "|---|---|---|", f"| {row[1]}", ""]
+    heads, cells = zip(*rows[0], strict=True)
+    return ["## Cost", "", f"| {' | '.join(heads)} |", "|---|---|---|", f"| {' | '.join(cells)} |", ""]
 
 
 @functools.cache
