@@ -69,19 +69,19 @@ class FedEM(FederatedAlgorithm):
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
-        t, n = block.clients, self.n_trained
+        t, n = block.clients, self.n_trained()
         losses = self.mixture.losses(block, n)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.round_metrics.add("objective", mixture_losses(pi, losses, block.owner))  # Eq. 6, before the round
         q = self.e_step(self.pi[t], losses, block)  # Eq. 8  [n, M]
-        if not self.start.is_warming_up:
+        if not self.start.is_warming_up():
             self.pi[t] = mixture_weights(q, block.owner, self.pi[t])  # Eq. 9  [C, M]
         models = self.mixture.solve(block, round_, q)  # Eq. 10  [C, M, ...]
         return Sent(models, block.counts(), extras=self.extras(q, block))  # Alg. 1, line 10: weights n_t for every m
 
     def e_step(self, pi: Tensor, losses: Tensor, block: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
-        if self.start.is_warming_up:
+        if self.start.is_warming_up():
             return self.mixture.even(losses)
         return responsibilities(pi, self.e_step_losses(losses, block), block.owner)
 
@@ -99,23 +99,22 @@ class FedEM(FederatedAlgorithm):
         self.mixture.tie()  # the last bits of a sum may differ
         self.start.after(round_)
 
-    @property
-    def n_trained(self) -> int:
-        """Number of components that are sent and trained in this round: one while all are equal, else M."""
-        return 1 if self.start.one_model else len(self.components)
+    def n_trained(self, round_: int | None = None) -> int:
+        """Number of components that are sent and trained in a round (None: this one): one while all are equal, or M."""
+        return 1 if self.start.one_model(round_) else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one; of shared parameters one."""
-        return self.mixture.transmission(self.n_trained)
+        return self.mixture.transmission(self.n_trained())
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
         """The components that are sent."""
-        return Sent(broadcast(self.components[: self.n_trained], len(clients)), n_train.clamp(min=1))
+        return Sent(broadcast(self.components[: self.n_trained()], len(clients)), n_train.clamp(min=1))
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """One gradient for each model that is trained; the E-step has forward passes only."""
         gradients = self.local.gradients
-        return super().local_work(federation, clients, round_) // gradients * min(gradients, self.n_trained)
+        return super().local_work(federation, clients, round_) // gradients * min(gradients, self.n_trained(round_))
 
     def personal_models(self, clients: Tensor) -> SharedModels:
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""

@@ -74,15 +74,14 @@ class Start:
         """The number of rounds of the warm-up, int64 []; -1 until it is known."""
         return self.algorithm.get_buffer("warmup_end")
 
-    @property
-    def is_warming_up(self) -> bool:
-        """Whether this round belongs to the warm-up."""
-        return bool(self.end < 0) or self.algorithm.statistics.rounds < int(self.end)
+    def is_warming_up(self, round_: int | None = None) -> bool:
+        """Whether a round, from 0, belongs to the warm-up; None: this one."""
+        round_ = self.algorithm.statistics.rounds if round_ is None else round_
+        return bool(self.end < 0) or round_ < int(self.end)
 
-    @property
-    def one_model(self) -> bool:
-        """Whether all components are equal in this round, so that one is sent and trained."""
-        return self.initialization != "random" and self.is_warming_up
+    def one_model(self, round_: int | None = None) -> bool:
+        """Whether all components are equal in a round, so that one is sent and trained."""
+        return self.initialization != "random" and self.is_warming_up(round_)
 
     def of_all(self, means: Means | None) -> Means | None:
         """The means of all components, where clients may have sent one model for all."""
