@@ -11,7 +11,7 @@ import torch
 
 from fedem_lightning.data.names import checked_names, shown
 from fedem_lightning.data.samples import PIECE, Domains
-from fedem_lightning.errors import UserError, given, require, require_whole
+from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.records.measures import SPLITS
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
@@ -64,12 +64,7 @@ def as_rows(name: str, values: Any) -> np.ndarray:
 
 
 def as_fields(name: str, values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Several arrays by name, of at least one axis and of equal lengths.
-
-    Args:
-        name: of all, for messages.
-        values: a dictionary of arrays.
-        names: those that it must have; None: any. Others are left out.
+    """Several arrays by name, of at least one axis and of equal lengths: those of `names`, or all of the dictionary.
 
     Raises:
         UserError: it is no dictionary, lacks an array, or the arrays do not fit together.
@@ -96,11 +91,7 @@ def check_features(
 ) -> np.ndarray:
     """Returns features [n, ...] as uint8, as a signed type of whole numbers, as float32 or as float64.
 
-    Args:
-        x: the features.
-        client: the client of each sample, int [n], and their names [T], if they are known; for the message.
-        names: see `client`.
-        name: of the array, for messages.
+    The message names the client of the first wrong sample, if the client of each, int [n], and the names [T] are known.
 
     Raises:
         UserError: they are no numbers, or not finite in float32.
@@ -157,9 +148,8 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     y = y.astype(np.int64)
     signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
     require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
-    if n_classes is not None:
-        require_whole("n_classes", n_classes, at_least=2, below=LARGEST_Y + 1)
-    else:
+    require((n_classes or 0) <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {n_classes}")
+    if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
         few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
         fits = n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y)

@@ -60,18 +60,17 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         coarse: np.ndarray | None = None,
         **options: Annotated[Any, TaskOptions, Dealing, Splitting],
     ) -> "FederatedDataModule":
-        """A data module from a user's own arrays.
+        """A data module from a user's own arrays, lists or pandas columns.
 
         Args:
-            x: features [n, ...]: floats, or uint8 images [n, height, width], [n, height, width, channels] or
-                [n, channels, height, width]; see `own_data.to_channels_last`.
+            x: features [n, ...]: floats, whole numbers, uint8 images [n, height, width], [n, height, width, channels]
+                or [n, channels, height, width]; or a dictionary of such arrays.
             y: labels [n]: whole numbers in 0..n_classes-1, or strings, which are numbered in alphabetical order; for a
                 regression real targets [n] or [n, k].
-            client: the client of each sample [n]: whole numbers or strings. Pandas columns are allowed here and below.
-                None: `partition` deals the samples to clients.
+            client: the client of each sample [n]: whole numbers or strings. None: `partition` deals the samples.
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
-            domain: the domain of each sample [n]: whole numbers or strings; `Agnostic` needs it.
+            domain: the domain of each sample [n], whole numbers or strings; `Agnostic` needs it.
             coarse: superclasses [n], whole numbers; the partition "pachinko" needs them.
             options: those of `TaskOptions`, `Dealing` and `Splitting`.
 

@@ -21,7 +21,7 @@ from fedem_lightning.data.arrays import (
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.labels import SHAPES, checked_labels, has_any, missing_notes
+from fedem_lightning.data.labels import checked_labels, has_any, missing_notes
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.data.splits import Splitting
@@ -54,8 +54,8 @@ class TaskOptions:
     class_weights: ClassWeights | None = None
 
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
-        """The task of y [n, ...], of which those of `train`, bool [n], are trained on; real y have 0 classes."""
-        fits = self.class_weights is None or self.task not in SHAPES
+        """The task of y [n, ...], of which those of `train`, bool [n], are trained on."""
+        fits = self.class_weights is None or self.task in ("classification", "binary")
         require(fits, f"class_weights: only classification and binary have them, not {self.task}")
         weights = class_weights(self.class_weights, y[train], n_classes)
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
@@ -157,43 +157,24 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
     "balanced" is n / (K n_y) for the n_y samples of class y, where K classes occur (King and Zeng 2001): every class
     has the same sum of weights, and the mean weight of a sample is 1. A class that does not occur has weight 1.
 
-    Args:
-        given: "balanced", or a list.
-        y: labels of the training samples of the clients that train, int64 [n].
-        n_classes: Y; 0: y has no classes.
-
-    Raises:
-        UserError: there are no classes, or not as many weights.
-
-    Example:
-        >>> class_weights("balanced", np.array([0, 0, 0, 1]), n_classes=2)
-        (0.6666666666666666, 2.0)
-
+    y [n] are labels of the training samples of the clients that train; UserError if there are not Y weights.
     """
     if given is None:
         return None
-    require(n_classes > 0, "class_weights: a regression has no classes")
-    said = f"class_weights: expected balanced or {n_classes} numbers, one for each class"
     if not isinstance(given, str):
-        require(len(given) == n_classes, f"{said}, got {len(given)}")
+        said = f"class_weights: expected balanced or {n_classes} numbers, one for each class, got {len(given)}"
+        require(len(given) == n_classes, said)
         return tuple(float(weight) for weight in given)
-    require(given == "balanced", f"{said}, got {given!r}")
     counts = np.bincount(y, minlength=n_classes)  # [Y]
     balanced = len(y) / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return tuple(np.where(counts > 0, balanced, 1.0).tolist())
 
 
 def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:
-    """Images of bytes with the channels' axis last, as a view; and a line that says how they were read.
+    """Images of bytes [n, height, width, channels], a view of x; and a line that says how they were read.
 
-    The channels are the first or the last axis of an image, whichever has 1 or 3 entries, else the last axis.
-
-    Args:
-        x: uint8 [n, height, width], [n, height, width, channels] or [n, channels, height, width].
-
-    Raises:
-        UserError: both axes have 1 or 3 entries.
-
+    The channels are the first or the last axis of an image, whichever has 1 or 3 entries, else the last axis. UserError
+    if both have.
     """
     channels = 1
     if x.ndim == 4:

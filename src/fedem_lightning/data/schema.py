@@ -114,12 +114,7 @@ class Schema:
         return self._places.get(str(name))
 
     def trained(self, name: str) -> int:
-        """The index of a client that trained.
-
-        Raises:
-            UserError: there is no such client, or it took no part in training.
-
-        """
+        """The index of a client that trained; UserError for any other."""
         t = self.place(name)
         if t is None:
             some = ", ".join(self.name(i) for i in torch.nonzero(self.seen)[:3, 0].tolist())

@@ -71,14 +71,10 @@ class TableFeatures:
         categorical: Collection[str] = (),
         missing: Fill | None = None,
     ) -> "TableFeatures":
-        """Learns from some rows; it looks at the others for wrong values alone.
+        """Learns from some rows, bool [n] or positions; it looks at the others for wrong values alone.
 
-        Args:
-            frame: the table.
-            rows: bool [n], or the positions of the rows to learn from: the training samples of clients that train.
-            columns: the columns that become features, in their order.
-            categorical: those of them that are categories although they hold numbers.
-            missing: see `TableFeatures`; of numbers an indicator says where one was missing among `rows`.
+        `categorical` names columns that are categories although they hold numbers. With missing="median" an indicator
+        says where a number was missing, if one was missing among `rows`.
 
         Raises:
             UserError: a column is missing, or cannot be a feature; a value is missing or infinite.
@@ -117,12 +113,7 @@ class TableFeatures:
         return made
 
     def transform(self, frame: pd.DataFrame) -> np.ndarray:
-        """The features of a table's rows, float32 [n, d]; columns that are no features may be there, or not.
-
-        Raises:
-            UserError: a column is missing, a value is missing or infinite, or a column of numbers holds something else.
-
-        """
+        """The features of a table's rows, float32 [n, d]; UserError if a column lacks, or a value is none for it."""
         require(isinstance(frame, pd.DataFrame), f"table: expected a DataFrame, got {given(frame)}")
         check_values(frame, [c["name"] for c in self.columns], filled=self.missing is not None)
         if len(frame) == 0:  # scikit-learn refuses it
@@ -173,15 +164,10 @@ class TableFeatures:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
-        """The transformation of which this is the `state`; the two give the same features to the last bit.
-
-        Raises:
-            UserError: it is no such state.
-
-        """
+        """The transformation of which this is the `state`, with the same features to the last bit; or a UserError."""
         try:
             made = cls([dict(column) for column in state["columns"]], state.get("missing"))
-            assert made._transformer is not None
+            made._transformer  # noqa: B018
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
         return made
@@ -230,17 +216,11 @@ def ordered_words(name: str, distinct: Iterable[Any]) -> list[str]:
 
 
 def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False, way_out: str = "") -> None:
-    """Looks for these columns, and for values that are missing or infinite.
-
-    Args:
-        frame: the table.
-        names: of the columns.
-        filled: whether values may be missing, because they are filled in later.
-        way_out: ends the line about missing values.
+    """Looks for these columns, and for values that are infinite, or missing unless they are `filled` later.
 
     Raises:
         UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
-            rows of which columns.
+            rows of which columns. `way_out` ends the line about missing values.
 
     """
     there = Counter(frame.columns)
@@ -262,10 +242,7 @@ def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False
 def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -> Kind:
     """Whether a column without missing values holds numbers, or categories: strings, booleans, pandas categories.
 
-    Args:
-        column: the column; its name stands in errors.
-        as_category: it is said to hold categories: numbers, and strings that look like numbers or dates, may be some.
-        label: it holds labels, which sets what errors advise.
+    With `as_category` numbers, and strings that look like numbers or dates, are categories; `label` sets the advice.
 
     Raises:
         UserError: it holds dates, lists, or numbers beside other words.
@@ -300,12 +277,7 @@ def _check_strings(said: str, distinct: list[str], way_out: str) -> None:
 
 
 def numbers(column: pd.Series) -> np.ndarray:
-    """The values as float64 [n], NaN where they are missing.
-
-    Raises:
-        UserError: one is no number, or a whole one that float64 does not have.
-
-    """
+    """The values as float64 [n], NaN where they are missing; UserError if one is no number that float64 has."""
     there = column.dropna()
     inferred = pd.api.types.infer_dtype(there, skipna=False)
     if len(there) and inferred not in (*NUMBERS, "boolean"):
@@ -317,12 +289,7 @@ def numbers(column: pd.Series) -> np.ndarray:
 
 
 def words(column: pd.Series) -> np.ndarray:
-    """The values as words, objects [n]; `MISSING` where they are missing.
-
-    Raises:
-        UserError: a value is neither a string, nor a number, nor a boolean.
-
-    """
+    """The values as words, objects [n]; `MISSING` where they are missing. UserError if one is a date or a list."""
     named = column.astype(object).where(column.notna(), MISSING)
     return named.map(lambda value: _word(str(column.name), value)).to_numpy(object)
 

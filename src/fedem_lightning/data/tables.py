@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import LARGEST_Y, as_array, check_clients, check_labels, check_split, check_targets
+from fedem_lightning.data.arrays import as_array, check_clients, check_labels, check_split, check_targets
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
@@ -141,9 +141,8 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
     """The columns to learn from; UserError if one of those that nobody has named is hardly a feature, but a split."""
     if given is not None:
         names = _listed("features", given, list(frame.columns))
-        taken = {name: role for role, name in roles.items()}
-        for name in names:
-            require(name not in taken, f"features: column {name!r} is the {taken.get(name)}")
+        for role, name in roles.items():
+            require(name not in names, f"features: column {name!r} is the {role}")
     else:
         names = [name for name in frame.columns if name not in roles.values()]
         for name in names if "split" not in roles else ():
@@ -209,7 +208,6 @@ def labels_of(column: pd.Series, task: TaskName | None, n_classes: int | None) -
     distinct = ordered_words(str(column.name), column.astype(object).unique())
     require(len(distinct) > 1, f"label: column {column.name!r} holds one class only, {distinct[0]}")
     limit = len(distinct) if n_classes is None else n_classes
-    require(limit <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {limit}")
     if not numeric or values.min() < 0 or values.max() >= limit:
         notes["classes"] = distinct
         values = pd.Index(distinct).get_indexer(words(column))
@@ -218,12 +216,7 @@ def labels_of(column: pd.Series, task: TaskName | None, n_classes: int | None) -
 
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
-    """A table's column of strings or whole numbers as an array [n]; 1.0 is 1.
-
-    Raises:
-        UserError: it holds something else.
-
-    """
+    """A table's column of strings or whole numbers as an array [n]; 1.0 is 1. UserError for anything else."""
     if pd.api.types.is_float_dtype(column.dtype) and bool(
         ((column == np.trunc(column)) & (column.abs() < EXACT)).all()
     ):
@@ -233,10 +226,6 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
 
 def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
     """Warns of targets so far apart, in units of sigma, that an E-step is a hard assignment and steps are too long."""
-    spread = float(np.std(y))
-    if spread > 20 * noise_scale:
-        warnings.warn(
-            f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {noise_scale:g}; shift the target "
-            "by its mean and divide it by its deviation: sigma=1 and the usual learning rates suit it then",
-            stacklevel=3,
-        )
+    said = f"dataset.noise_scale: the target's deviation is {np.std(y):.3g}, sigma is {noise_scale:g}; shift the target"
+    if np.std(y) > 20 * noise_scale:
+        warnings.warn(f"{said} by its mean and divide it by its deviation: sigma=1 suits it then", stacklevel=3)

@@ -57,6 +57,11 @@ class RowColumns:
     client_column: str | None = None
     label_column: str | None = None
 
+    def given(self) -> dict[str, str]:
+        """The columns that the user has named, by option."""
+        both = {"--client-column": self.client_column, "--label-column": self.label_column}
+        return {option: name for option, name in both.items() if name is not None}
+
 
 def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), labelled: bool = False) -> ClientRows:
     """Reads DATA.
@@ -93,8 +98,8 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
 
 
 def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
-    for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
-        require(given is None, f"{option}: only a table has columns; an .npz has x, y, client")
+    for option in columns.given():
+        raise UserError(f"{option}: only a table has columns; an .npz has x, y, client")
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     found: dict[str, Any] = {n: arrays[n] for n in ("x", "client", "split", *["y"] * labelled) if n in arrays}
@@ -106,9 +111,8 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
     frame = read_table(path, (client,))
     frame.columns = frame.columns.astype(str)
     label = columns.label_column or schema.columns.get("label", "y")
-    for option, given in (("--client-column", columns.client_column), ("--label-column", columns.label_column)):
-        there = f"{option}: {path} has no column {given}, only {_some(list(frame.columns))}"
-        require(given is None or given in frame.columns, there)
+    for option, name in columns.given().items():
+        require(name in frame.columns, f"{option}: {path} has no column {name}, only {_some(list(frame.columns))}")
     require(client != label, f"--client-column: the column {client} holds the labels")
     features = [] if schema.features is None else [column["name"] for column in schema.features.columns]
     known = {"client": client, "y": label, "split": schema.columns.get("split", "split")}
