@@ -90,14 +90,15 @@ class TableFeatures:
     @cached_property
     def _transformer(self) -> ColumnTransformer:
         """The fitted transformer: its steps are fitted to two rows, then they get what was learned."""
-        parts, learned = [], []
+        parts: list[tuple[str, Any, list[str]]] = []
+        learned = []
         for (kind, _), group in itertools.groupby(
             self.columns, lambda c: (c["kind"], c.get("indicator") and c["name"])
         ):
             columns, step = list(group), f"step {len(parts)}"
             if kind == "number":
                 marked = bool(columns[0].get("indicator"))
-                part: Any = make_pipeline(SimpleImputer(add_indicator=marked), StandardScaler())
+                part = make_pipeline(SimpleImputer(add_indicator=marked), StandardScaler())
                 learned.append((step, columns, marked))
             else:
                 words = [list(c["values"]) for c in columns]
@@ -189,12 +190,12 @@ def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[st
     values = pd.DataFrame({name: numbers(part[name]) for name in part})
     with np.errstate(over="ignore", invalid="ignore"):  # seen below
         scale = StandardScaler().fit(values)
-    for i in np.flatnonzero(~np.isfinite(scale.mean_ + scale.var_)):
-        largest = values.iloc[:, i].abs().max()
-        raise UserError(f"column {part.columns[i]!r}: numbers of up to {largest:g} are too large to scale")
-    found = {}
-    for name, mean, deviation in zip(part, scale.mean_.tolist(), scale.scale_.tolist(), strict=True):
-        found[name] = {"kind": "number", "name": str(name), "mean": mean, "deviation": deviation}
+    found: dict[str, dict[str, Any]] = {}
+    learned = (scale.mean_.tolist(), scale.var_.tolist(), scale.scale_.tolist())
+    for name, mean, variance, deviation in zip(map(str, part), *learned, strict=True):
+        said = f"column {name!r}: numbers of up to {values[name].abs().max():g} are too large to scale"
+        require(np.isfinite(mean + variance), said)
+        found[name] = {"kind": "number", "name": name, "mean": mean, "deviation": deviation}
         if missing is not None:
             found[name]["median"] = float(values[name].median())
             found[name] |= {"indicator": True} if gone[name].any() else {}
@@ -234,7 +235,7 @@ def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False
     shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in part.isna().sum().items() if n)
     said = f"missing values: column {shown}; fill them in, or leave out these rows or columns{way_out}"
     require(filled or not shown, said)
-    for name, n in np.isinf(part.select_dtypes("floating")).sum().items():
+    for name, n in np.isinf(part.select_dtypes(include=[np.floating])).sum().items():
         said = f"column {name!r}: {n} of {len(part)} rows are infinite"
         require(n == 0, f"{said}; correct them, or leave out these rows or the column")
 

@@ -210,7 +210,7 @@ def labels_of(column: pd.Series, task: TaskName | None, n_classes: int | None) -
     limit = len(distinct) if n_classes is None else n_classes
     if not numeric or values.min() < 0 or values.max() >= limit:
         notes["classes"] = distinct
-        values = pd.Index(distinct).get_indexer(words(column))
+        values = pd.Index(distinct).get_indexer(pd.Index(words(column)))
     y, n_classes = check_labels(values, limit, len(column), f"column {column.name!r}")
     return TableLabels(y, task, n_classes, notes)
 
