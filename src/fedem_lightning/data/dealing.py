@@ -45,13 +45,7 @@ def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -
 
 
 def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -> np.ndarray:
-    """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all.
-
-    Example:
-        >>> choose_clients(10, 0.3, seed=0), choose_clients(10, 3, seed=0)
-        (array([3, 6, 9]), array([3, 6, 9]))
-
-    """
+    """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all."""
     if n_clients is None:
         return np.arange(available)
     number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)

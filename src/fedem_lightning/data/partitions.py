@@ -43,13 +43,7 @@ def _require_samples(n: int, n_clients: int, each: int = 1) -> None:
 
 
 def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
-    """Deals shuffled samples to clients of equal size (sizes differ by one at most).
-
-    Example:
-        >>> iid(Labels(y=np.zeros(8)), seed=0, n_clients=3).client
-        array([0, 1, 2, 0, 0, 1, 1, 2])
-
-    """
+    """Deals shuffled samples to clients of equal size (sizes differ by one at most)."""
     _require_samples(len(labels.y), n_clients)
     client = generator(seed, Purpose.PARTITION).permutation(np.arange(len(labels.y)) % n_clients)
     return Partition.numbered(client, n_clients)
@@ -58,13 +52,7 @@ def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
 def quantity_skew(
     labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive, min_samples: Count = 10
 ) -> Partition:
-    """Deals random samples in different numbers: `min_samples` each, and shares ~ Dirichlet(alpha) of the rest.
-
-    Example:
-        >>> np.bincount(quantity_skew(Labels(y=np.zeros(100)), seed=0, n_clients=4, alpha=0.5).client)
-        array([30, 45, 14, 11])
-
-    """
+    """Deals random samples in different numbers: `min_samples` each, and shares ~ Dirichlet(alpha) of the rest."""
     _require_samples(len(labels.y), n_clients, min_samples)
     rng, spare = generator(seed, Purpose.PARTITION), len(labels.y) - n_clients * min_samples
     counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
@@ -129,13 +117,6 @@ def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client:
     """Cuts samples sorted by label into shards of equal size, a few for each client: the pathological partition.
 
     See McMahan et al. 2017. Sizes differ by `shards_per_client` at most.
-
-    Example:
-        >>> y = np.repeat([0, 1, 2], 4)
-        >>> client = shards(Labels(y), seed=0, n_clients=3, shards_per_client=1).client
-        >>> [np.bincount(y[client == t], minlength=3).tolist() for t in range(3)]
-        [[0, 0, 4], [0, 4, 0], [4, 0, 0]]
-
     """
     n_shards = n_clients * shards_per_client
     require(n_shards <= len(labels.y), f"n_clients: {n_shards} shards of {len(labels.y)} samples")
@@ -158,12 +139,6 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
 
     Raises:
         UserError: the data has no coarse labels.
-
-    Example:
-        >>> y = np.repeat([0, 1, 2, 3], 10)
-        >>> client = pachinko(Labels(y, coarse=y // 2), seed=0, n_clients=2, alpha=0.5, beta=10).client
-        >>> [np.bincount(y[client == t], minlength=4).tolist() for t in (0, 1)]
-        [[3, 2, 5, 10], [7, 8, 5, 0]]
 
     """
     if labels.coarse is None:
