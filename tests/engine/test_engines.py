@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,7 +25,6 @@ from fedem_lightning import (
 from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.mixture_network import MixtureNetwork
-from fedem_lightning.randomness import fold, passes
 from helpers.federations import make_data, make_model, parameters, train
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
@@ -74,27 +72,6 @@ def test_engines_agree_on_dropout() -> None:
     expected = trained(LoopEngine())
     assert relative_difference(trained(VmapEngine()), expected) <= 1e-9
     assert relative_difference(trained(VmapEngine(block_size=1)), expected) <= 1e-9
-
-
-def lowbias32(value: np.ndarray) -> np.ndarray:
-    """C. Wellons' hash of 32-bit integers, in unsigned arithmetic: uint32 of any shape."""
-    value = value ^ (value >> np.uint32(16))
-    value = value * np.uint32(0x7FEB352D)
-    value = value ^ (value >> np.uint32(15))
-    value = value * np.uint32(0x846CA68B)
-    return value ^ (value >> np.uint32(16))
-
-
-@pytest.mark.parametrize("key", [0, 1, 2**31 - 1, 2**31, 0x9ABCDEF0, 2**32 - 1])
-def test_masks_are_the_hash_of_key_and_position_in_numpy(key: int) -> None:
-    position = torch.arange(100_000, dtype=torch.int32)
-    expected = lowbias32(np.uint32(key) ^ position.numpy().view(np.uint32))  # [n]
-    np.testing.assert_array_equal(fold(torch.tensor(key), position.long()).numpy(), expected)
-    for share in (0.0, 0.25, 0.5, 0.999):
-        passed = passes(torch.tensor(key), position, share)
-        np.testing.assert_array_equal(passed.numpy(), expected >= int(share * 2**32))
-    stacked = torch.func.vmap(lambda k: passes(k, position, 0.5))(torch.tensor([key, 7]))  # [2, n]
-    np.testing.assert_array_equal(stacked[0].numpy(), expected >= 2**31)
 
 
 class BatchNormNet(nn.Sequential):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedem_lightning import MLP, ClientSGD, FedEM, LoopEngine, VmapEngine
+from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.engine import vmap
 from fedem_lightning.local_solver import shuffled_batches
 from helpers.federations import make_data
@@ -92,23 +92,6 @@ def test_padding_counts_for_nothing(
                     optimizer.step()
             for name, expected in net.state_dict().items():
                 torch.testing.assert_close(found[name][c, m], expected, rtol=1e-9, atol=1e-12)
-
-
-def test_a_batch_of_one_value_beside_longer_ones() -> None:
-    """It has no variance: BatchNorm takes its running statistics for it, and does not change them."""
-    data, trained = make_data((17, 3), fractions=(1.0, 0.0, 0.0)), []
-    for engine in (VmapEngine(), LoopEngine()):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-        model = FedEM(network, 2, 2, batch_size=16, local_epochs=2, engine=engine).double()
-        block = data.federation.block(torch.arange(2), "train")
-        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(vmap, "PADDING", 100.0)
-            trained.append(model.local.solve(model.broadcast(block.clients), block, 0))
-    found, expected = trained
-    assert expected["1.num_batches_tracked"].tolist() == [[2, 2], [2, 2]]  # the first client's batches of 16
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
 
 
 def test_a_failure_leaves_no_layer_that_expects_padding(monkeypatch: pytest.MonkeyPatch) -> None:

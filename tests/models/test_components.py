@@ -9,7 +9,6 @@ from torch import nn
 from fedem_lightning import (
     ClientSGD,
     DFedEM,
-    FedAvg,
     FedAvgEnsemble,
     FedEM,
     FederatedAlgorithm,
@@ -117,10 +116,3 @@ def test_methods_that_would_keep_copies_equal_refuse_them(
     model = kind(**{"backbone": Adapter(), "n_clients": 4, "client_optimizer": SGD, **options})
     with pytest.raises(UserError, match=f"components start as copies of one network, and {kind.__name__} would"):
         train(model, data, 1)
-
-
-def test_copies_are_welcome_where_clients_data_or_a_single_model_make_the_difference() -> None:
-    data = make_data(n_features=5)
-    hypotheses = train(HypCluster(Adapter(), 4, client_optimizer=SGD), data, 1)
-    assert not start_equal(hypotheses.components)
-    train(FedAvg(Adapter(), 4, client_optimizer=SGD), data, 1)

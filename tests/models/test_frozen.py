@@ -182,20 +182,6 @@ def test_tied_frozen_weights_stay_tied() -> None:
         assert torch.equal(component.a.weight, network.a.weight.double())
 
 
-def test_pretrained_parts_start_in_all_components() -> None:
-    torch.manual_seed(0)
-    network = MLP((4,), 3, hidden=(6, 5))
-    parts = [name for name, _ in network.named_modules() if isinstance(network.get_submodule(name), nn.Linear)]
-    model = FedEM(network, n_clients=4, n_components=3, pretrained=parts[:2])
-    for m in (1, 2):
-        for name, tensor in model.components[m].state_dict().items():
-            kept = name.rpartition(".")[0] in parts[:2]
-            assert torch.equal(tensor, network.state_dict()[name]) == kept, name
-    train(model, make_data(), 1)  # and they train
-    first, second = (model.components[m].state_dict() for m in (0, 1))
-    assert all(not torch.equal(first[name], second[name]) for name in first)
-
-
 def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
     network = MobileNetV2(3, frozen_body=True)
     trained = [name for name, p in network.named_parameters() if p.requires_grad]

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import balanced_accuracy_score, confusion_matrix, mean_absolute_error, r2_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
-from fedem_lightning import FedEM, FederatedDataModule, NpzDataModule, load, load_clients
+from fedem_lightning import NpzDataModule, load, load_clients
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.predicting import predictions
 from fedem_lightning.serving.rows import read_rows
-from helpers.federations import make_model, make_trainer, train
+from helpers.federations import make_trainer
 
 
 def evaluation(folder: Path, *arguments: str | Path) -> dict[str, Any]:
@@ -88,23 +87,3 @@ def test_calibration_confusion_and_scores_of_classes_are_those_worked_out_by_han
     assert confusion.to_numpy().tolist() == confusion_matrix(y, guess, labels=range(3)).tolist()
     assert confusion.columns.tolist() == ["0", "1", "2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clients.csv", "confusion.csv", "evaluation.json"]
-
-
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_a_regression_has_its_errors(n_targets: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x, client = rng.normal(size=(60, 4)), np.arange(60) % 3
-    y = x[:, :n_targets] * 2 + 0.1 * rng.normal(size=(60, n_targets))
-    y = y[:, 0] if n_targets == 1 else y
-    data = FederatedDataModule.from_arrays(x, y, client, task="regression")
-    models = train(make_model(FedEM, data), data, 5).trained_model.clients_models()
-    write_clients(tmp_path / "c.safetensors", models)
-    np.savez(tmp_path / "d.npz", x=x, y=y, client=client)
-    found = evaluation(tmp_path / "out", tmp_path / "c.safetensors", tmp_path / "d.npz")
-    mean = np.stack([models.model(str(client[i])).predict(x[i : i + 1])[0] for i in range(60)])
-    assert found["quality"] == {
-        "r2": pytest.approx(r2_score(y, mean), abs=1e-9),
-        "mean_absolute_error": pytest.approx(mean_absolute_error(y, mean), abs=1e-9),
-    }
-    squared = ((mean - y.reshape(60, -1)) ** 2).mean()
-    assert found["scores"]["mse"]["pooled"] == pytest.approx(squared, abs=1e-9)

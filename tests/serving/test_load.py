@@ -13,7 +13,6 @@ from fedem_lightning import (
     ClientSGD,
     FedAvg,
     FedEM,
-    FedRoD,
     Oracle,
     UserError,
     load,
@@ -215,30 +214,11 @@ def test_a_network_of_ones_own_is_given_again(tmp_path: Path) -> None:
     )
 
 
-def test_a_network_of_ones_own_inside_a_method_s_is_given_again(tmp_path: Path) -> None:
-    data = make_data()
-    model = FedRoD(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), data.n_clients, head="2")
-    train(model, data, 1).trainer.save_checkpoint(tmp_path / "a.ckpt")
-    own = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    again, x = load(tmp_path / "a.ckpt", backbone=own), stored(data.federation).x[:3]
-    write_clients(tmp_path / "c.safetensors", again.trained_model.clients_models())
-    served = load_clients(tmp_path / "c.safetensors", backbone=own).model("0")
-    torch.testing.assert_close(served(x), again.client("0")(x))
-
-
 def test_load_from_checkpoint_needs_no_arguments(fedem: tuple[Any, Path]) -> None:
     again = FedEM.load_from_checkpoint(fedem[1])
     assert again.components[0].linear.weight.shape == (3, 4)
     assert again.local.batch_size == 4
     assert FedEM.load_from_checkpoint(fedem[1], batch_size=7).local.batch_size == 7
-
-
-def test_older_checkpoints_are_named(fedem: tuple[Any, Path], tmp_path: Path) -> None:
-    checkpoint = torch.load(fedem[1], weights_only=True)
-    del checkpoint["recipe"], checkpoint["schema"]
-    torch.save(checkpoint, tmp_path / "old.ckpt")
-    with pytest.raises(UserError, match="written by an older version"):
-        load(tmp_path / "old.ckpt")
 
 
 @pytest.mark.parametrize(

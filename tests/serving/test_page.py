@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedem_lightning.run.commands import usage
 from helpers import serving
 from helpers.paths import ROOT
 
@@ -42,14 +41,3 @@ def test_the_page_works(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(ran) == {*COMMANDS, "export"}
     assert len(pd.read_parquet("predictions.parquet")) == 3 * 24
     assert len(pd.read_csv("few.csv")) == 6
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_there_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        import_module(f"fedem_lightning.{command}").main(["--help"])
-    out = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert "DATA" in out
-    assert "--client-column" in out
-    assert f"python -m fedem_lightning.{command} " in usage()

@@ -57,17 +57,6 @@ def few_shot(out: Path, *arguments: str | Path) -> pd.DataFrame:
     return pd.read_csv(out / "few.csv", dtype={"k": str})
 
 
-@pytest.mark.parametrize("algorithm", ["fedem", "fedavg_plus"])
-def test_all_samples_are_the_whole_split(
-    algorithm: str, place: Path, run_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    table = few_shot(tmp_path, run_of(algorithm), place / "unseen.npz", "--few-shot", "0,3,99,all")
-    assert table.k.tolist() == ["0", "3", "99", "all"]
-    assert table.samples.tolist() == [0, 3, 15, 15]
-    for kind, value in of_results(run_of(algorithm))["loss"].items():
-        assert table[f"loss_{kind}"].tolist()[2:] == [value, value]  # a client with fewer samples uses all
-
-
 def test_without_samples_fedavg_serves_the_global_model(
     place: Path, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -103,18 +103,6 @@ def test_the_split_of_training_is_that_of_new_rows(tmp_path: Path) -> None:
     assert split.tolist() == [0] * 30 + [2] * 10
 
 
-def test_clients_of_new_rows_are_as_written(tmp_path: Path) -> None:
-    table = pd.DataFrame({"client": ["01", "1"] * 20, "y": [0, 1, 1, 0] * 10, "a": np.random.default_rng(0).random(40)})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    trained = Schema.of(TableDataModule(tmp_path / "t.csv", "y", "client").federation)
-    assert read_rows(tmp_path / "t.csv", trained).names == ("01", "1")
-
-
-def test_bytes_are_numbers_unless_training_had_images(schema: Schema, tmp_path: Path) -> None:
-    np.savez(tmp_path / "d.npz", x=np.full((2, 4), 200, dtype=np.uint8), client=[0, 0])
-    assert x_of(read_rows(tmp_path / "d.npz", schema)).tolist() == [[200.0] * 4] * 2
-
-
 def test_labels_are_classes_by_name(tmp_path: Path) -> None:
     words = np.array(["ill", "well", "ill", "well"])
     data = FederatedDataModule.from_arrays(np.eye(4), words, np.zeros(4, dtype=int))
@@ -125,17 +113,6 @@ def test_labels_are_classes_by_name(tmp_path: Path) -> None:
     assert rows.samples.labels(torch.arange(2)).tolist() == [1, 0]
     frame.assign(y="dead").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match=r"'dead'. is none of the classes ill, well"):
-        read_rows(tmp_path / "t.csv", trained, labelled=True)
-
-
-def test_targets_of_a_regression(tmp_path: Path) -> None:
-    data = FederatedDataModule.from_arrays(np.eye(4), np.arange(4) / 3, np.zeros(4, dtype=int), task="regression")
-    trained = Schema.of(data.federation)
-    frame = pd.DataFrame({**dict.fromkeys("abcd", 1.0), "client": 7, "y": [0.5, 2.25]})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    assert read_rows(tmp_path / "t.csv", trained, labelled=True).samples.labels(torch.arange(2)).tolist() == [0.5, 2.25]
-    frame.assign(y=["a", "b"]).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(UserError, match="column 'y': expected numbers, got 'a'"):
         read_rows(tmp_path / "t.csv", trained, labelled=True)
 
 
@@ -198,29 +175,6 @@ def test_options_that_do_not_fit(columns: RowColumns, line: str, schema: Schema,
     if columns.client is None:
         with pytest.raises(UserError, match="only a table has columns"):
             read_rows(place / "unseen.npz", schema, columns)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        ("t.csv", b"", "is empty"),
-        ("t.csv", b"\xff\xfe\x00\x01", "is no UTF-8 text"),
-        ("t.parquet", b"PAR1 not", "cannot read"),
-        ("t.npz", b"PK", "is no .npz file"),
-        ("t.xlsx", b"PK", "expected a .csv, .tsv or .parquet file"),
-    ],
-)
-def test_files_that_are_broken(name: str, content: bytes, line: str, schema: Schema, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=re.escape(line)) as error:
-        read_rows(tmp_path / name, schema)
-    assert "dataset.path" not in str(error.value)
-
-
-def test_a_model_of_texts_is_refused(schema: Schema, place: Path) -> None:
-    texts = Schema(**{**{n: getattr(schema, n) for n in schema.__dataclass_fields__}, "vocabulary": "abc"})
-    with pytest.raises(UserError, match="the model is one of texts"):
-        read_rows(place / "unseen.npz", texts)
 
 
 def test_images_stay_bytes(tmp_path: Path) -> None:
