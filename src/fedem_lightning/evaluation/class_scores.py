@@ -37,7 +37,7 @@ def majority(federation: Federation, clients: Tensor) -> Majority | None:
         return None
     n_classes = getattr(federation.task, "n_classes", 0)
     (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
-    counts = pd.DataFrame({"owner": owner, "y": y}).value_counts(sort=False).reset_index(name="n")  # in order
+    counts = pd.DataFrame({"owner": owner, "y": y}).groupby(["owner", "y"]).size().reset_index(name="n")  # in order
     first = counts.sort_values("n", ascending=False, kind="stable").drop_duplicates("owner")
     label = np.full(len(clients), -1)
     label[first["owner"]] = first["y"]

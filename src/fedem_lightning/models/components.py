@@ -12,7 +12,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.errors import UserError, given, require, require_whole
+from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
@@ -37,11 +37,10 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         pretrained: names of the parts of the network that start in all components as in component 0.
 
     Raises:
-        UserError: n_components < 1; no parameter trains; no parameter belongs to a name in `pretrained`; the function
+        UserError: no parameter trains; no parameter belongs to a name in `pretrained`; the function
             returned no network, or one that shares trained parameters with an earlier one; it cannot be copied.
 
     """
-    require_whole("n_components", n_components, at_least=1)
     components: list[nn.Module] = []
     made: list[nn.Module] = []  # by the function
     for m in range(n_components):
