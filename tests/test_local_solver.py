@@ -1,41 +1,232 @@
+"""Local training: rates, batches, keys of dropout and augmentation, buffers, and the means of what is sent."""
+
+import math
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
+from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
 from fedem_lightning.aggregation import Sent, WeightedMean
-from fedem_lightning.client_optimizers import SCHEDULES
-from fedem_lightning.local_solver import Batches, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import Batches, shuffled_batches
 from fedem_lightning.tasks import BinaryClassification, Classification
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
 from helpers.federations import make_data, make_model, parameters, train
-from helpers.reference import fedem_round, gradient
+from helpers.reference import fedem_round
 
-pytestmark = pytest.mark.fast
+
+def test_the_gradient_by_hand_is_the_derivative_of_the_loss() -> None:
+    rng, step = np.random.default_rng(0), 1e-6
+    theta, x, y, q = rng.normal(size=15), rng.normal(size=(6, 4)), rng.integers(3, size=6), rng.random(6)
+    slopes = [
+        np.mean(q * (losses(theta + step * e, x, y) - losses(theta - step * e, x, y))) / (2 * step) for e in np.eye(15)
+    ]
+    np.testing.assert_allclose(gradient(theta, x, y, q), slopes, rtol=1e-6, atol=1e-9)
+
+
+# --- the rate of a round ----------------------------------------------------------------------------------------------
+
+RATES = {
+    "multistep": [0.5, 0.5, 0.05, 0.005],
+    "cosine": [0.5, 0.25 * (1 + math.sqrt(0.5)), 0.25, 0.25 * (1 - math.sqrt(0.5))],
+}
+
+
+@pytest.mark.parametrize("schedule", ["multistep", "cosine"])
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_every_round_trains_at_its_own_rate(schedule: Any, engine: str) -> None:
+    """One client, full batches: four rounds of two steps of gradient descent."""
+    data = make_data(sizes=(9,), fractions=ALL_TRAIN)
+    sgd = ClientSGD(lr=0.5, schedule=schedule)
+    model = make_model(FedAvg, data, client_optimizer=sgd, batch_size=9, local_epochs=2, engine=engine).double()
+    theta, (x, y) = vector(model.components[0]), samples(data, 0)
+    for lr in RATES[schedule]:
+        for _ in range(2):
+            theta = theta - lr * gradient(theta, x, y)
+    train(model, data, 4)
+    assert_agree(vector(model.components[0]), theta)
+
+
+# --- the order of samples ---------------------------------------------------------------------------------------------
+
+
+class Listener(torch.nn.Module):
+    """A linear layer that notes the samples it is trained on: a sample's first feature is its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 2)
+        self.heard: list[list[int]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.heard.append([round(number) for number in x[:, 0].tolist()])
+        return self.linear(x)
+
+
+SIZES = (11, 11, 6)
+
+
+def batches_met(block_size: int | None = None, **options: Any) -> dict[int, list[list[int]]]:
+    """The batches that each client meets in two rounds; a sample is called by its number within its client."""
+    client = np.repeat(np.arange(3), SIZES)
+    x = np.arange(28.0)[:, None]
+    data = FederatedDataModule.from_arrays(x, np.arange(28) % 2, client, fractions=ALL_TRAIN)
+    sgd, engine = ClientSGD(lr=1e-4), LoopEngine(block_size=block_size)
+    model = FedAvg(Listener(), 3, batch_size=4, client_optimizer=sgd, engine=engine, **options)
+    train(model, data, 2)
+    met = defaultdict(list)
+    for batch in model.components[0].heard:
+        assert len(set(client[batch])) == 1  # nobody meets another's samples
+        t = client[batch[0]]
+        met[t].append([i - sum(SIZES[:t]) for i in batch])
+    return met
+
+
+def test_a_client_meets_its_own_samples_once_a_pass_and_in_a_new_order_each_time() -> None:
+    met = batches_met(local_epochs=2)
+    orders = defaultdict(set)
+    for t, size in enumerate(SIZES):
+        steps = -(-size // 4)
+        assert len(met[t]) == 2 * 2 * steps
+        for start in range(0, len(met[t]), steps):  # two rounds of two passes
+            one_pass = met[t][start : start + steps]
+            assert [len(batch) for batch in one_pass] == [4] * (size // 4) + [size % 4]
+            order = [i for batch in one_pass for i in batch]
+            assert sorted(order) == list(range(size))
+            assert order != sorted(order)
+            orders[size].add(tuple(order))
+    assert len(orders[11]) == 2 * 2 * 2  # two clients of this size, two rounds, two passes: all differ
+    assert len(orders[6]) == 2 * 2
+
+
+def test_the_order_of_samples_does_not_depend_on_the_block_but_on_the_seed() -> None:
+    together = batches_met(local_epochs=2)
+    assert batches_met(1, local_epochs=2) == together
+    assert batches_met(2, local_epochs=2) == together
+    assert batches_met(local_epochs=2, seed=1) != together
+
+
+def test_steps_beyond_a_pass_begin_another_one() -> None:
+    """Of five steps of 4, 4, 3, 4, 4 samples the last two are new ones of the second pass."""
+    met = batches_met(local_steps=5)
+    for t in (0, 1):
+        for start in (0, 5):
+            steps = met[t][start : start + 5]
+            assert [len(batch) for batch in steps] == [4, 4, 3, 4, 4]
+            assert sorted(i for batch in steps[:3] for i in batch) == list(range(11))
+            assert len({i for batch in steps[3:] for i in batch}) == 8
+            assert steps[3:] != steps[:2]
+    assert [len(batch) for batch in met[2]] == [4, 2, 4, 2, 4] * 2
+
+
+# --- keys of dropout and augmentation ---------------------------------------------------------------------------------
+
+
+class Masked(torch.nn.Module):
+    """Dropout before a linear layer; notes the masks it is trained with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout, self.linear = torch.nn.Dropout(0.5), torch.nn.Linear(4, 3)
+        self.masks: list[tuple[bool, ...]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            kept = self.dropout(torch.ones_like(x)) > 0
+            self.masks.append(tuple(kept.flatten().tolist()))
+        return self.linear(self.dropout(x))
+
+
+def test_dropout_differs_between_rounds_clients_steps_and_components() -> None:
+    data, masks = make_data(sizes=(10, 10), fractions=ALL_TRAIN), []
+    changes: list[dict[str, Any]] = [{}, {"engine": LoopEngine(block_size=1)}, {"seed": 1}]
+    for change in changes:
+        options = {"engine": LoopEngine(), "local_epochs": 2, "batch_size": 10, **change}
+        model = train(FedEM(Masked(), 2, 2, initialization="random", **options), data, 2)
+        masks.append(model.components[0].masks)
+    assert len(masks[0]) == 2 * 2 * 2 * 2
+    assert len(set(masks[0])) == len(masks[0])
+    assert masks[1] == masks[0]
+    assert not set(masks[2]) & set(masks[0])
+
+
+class Keys:
+    """An augmentation that changes nothing and notes the samples' keys."""
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+
+    def __call__(self, x: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        self.keys += keys.tolist()
+        return x
+
+
+def test_augmentation_differs_between_rounds_clients_steps_and_samples() -> None:
+    found = []
+    for options in ({"engine": "loop"}, {"engine": "vmap"}, {"engine": "loop", "seed": 1}):
+        data, keys = make_data(sizes=(10, 10), fractions=ALL_TRAIN), Keys()
+        data.federation.augmentation = keys
+        train(make_model(FedAvg, data, local_epochs=2, batch_size=5, **options), data, 2)
+        assert len(keys.keys) == 2 * 2 * 2 * 10
+        assert len(set(keys.keys)) == len(keys.keys)
+        found.append(set(keys.keys))
+    assert found[1] == found[0]
+    assert not found[2] & found[0]
+
+
+# --- buffers ----------------------------------------------------------------------------------------------------------
+
+
+class Normed(torch.nn.Module):
+    """BatchNorm right at the input, so that its statistics depend on the samples alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = torch.nn.BatchNorm1d(4, momentum=0.1), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "by_size"),
+    [
+        (FedAvg, {}, True),
+        (FedAvg, {"server_optimizer": lambda p: torch.optim.Adam(p, lr=0.1)}, True),
+        (FedAvg, {"server_optimizer": lambda p: torch.optim.SGD(p, lr=0.5)}, True),
+        (QFFL, {"q": 1.0}, False),  # its clients count alike
+    ],
+    ids=["mean", "adam", "half a step", "q-FFL"],
+)
+def test_running_statistics_become_the_clients_mean(kind: Any, options: dict[str, Any], by_size: bool) -> None:
+    """Three rounds of two full batches: r <- 0.9 r + 0.1 (statistic of x_t), twice; then the mean over clients."""
+    data = make_data(sizes=(7, 12, 3), fractions=ALL_TRAIN)
+    model = kind(Normed(), 3, batch_size=100, local_epochs=2, client_optimizer=ClientSGD(lr=0.1), **options)
+    start = model.components[0].linear.weight.detach().clone()
+    train(model, data, 3)
+    mean, variance = np.zeros(4), np.ones(4)
+    weights = np.array([7, 12, 3]) / 22 if by_size else np.ones(3) / 3
+    x = [samples(data, t)[0] for t in range(3)]
+    for _ in range(3):
+        mean = sum(w * (0.81 * mean + 0.19 * xt.mean(axis=0)) for w, xt in zip(weights, x, strict=True))
+        variance = sum(w * (0.81 * variance + 0.19 * xt.var(axis=0, ddof=1)) for w, xt in zip(weights, x, strict=True))
+    norm = model.components[0].norm
+    assert_agree(norm.running_mean.numpy(), mean)
+    assert_agree(norm.running_var.numpy(), variance)
+    assert int(norm.num_batches_tracked) == 6
+    assert not torch.equal(model.components[0].linear.weight, start.double())
+
+
+# --- against plain torch and NumPy -----------------------------------------------------------------------------------
 
 
 def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
     """The positions of client c's local steps, one after the other."""
     start, count = int(batches.counts[:c].sum()), int(batches.counts[c])
     return [part for order in batches.order for part in order[start : start + count].split(batches.size)]
-
-
-def test_one_weighted_step_agrees_with_numpy() -> None:
-    rng = np.random.default_rng(0)
-    x, y, q = rng.normal(size=(6, 4)), rng.integers(3, size=6), rng.random(6)
-    net = torch.nn.Linear(4, 3).double()
-    weight, bias = (p.detach().numpy().copy() for p in net.parameters())
-    step = LocalStep(net, Classification(3), ClientSGD(lr=0.3), lr=0.3)
-    params: dict[str, torch.Tensor] = dict(net.named_parameters())
-    size = torch.tensor(6.0, dtype=torch.float64)
-    loss, _ = step.objective(params, {}, torch.tensor(x), torch.tensor(y), torch.tensor(q), size, torch.tensor(0))
-    grads = list(torch.autograd.grad(loss, list(params.values())))
-    after = {"params": {n: p.detach() for n, p in params.items()}, "buffers": {}, "momentum": {}}
-    step.advance(after, lambda learner: grads)
-    d_weight, d_bias = gradient(weight, bias, x, y, q)
-    np.testing.assert_allclose(after["params"]["weight"].numpy(), weight - 0.3 * d_weight, rtol=1e-9)
-    np.testing.assert_allclose(after["params"]["bias"].numpy(), bias - 0.3 * d_bias, rtol=1e-9)
 
 
 def test_a_round_of_fedem_agrees_with_numpy() -> None:
@@ -76,51 +267,6 @@ def test_one_client_is_centralised_sgd(epochs: int) -> None:
     torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
 
 
-def test_kept_momentum_is_sgd_over_rounds() -> None:
-    """With one client, one step a round and kept momentum, rounds are the steps of one optimiser."""
-    data = make_data(sizes=(10,), fractions=(1.0, 0.0, 0.0))
-    options = ClientSGD(lr=0.2, momentum=0.9, state="keep")
-    model = make_model(FedAvg, data, client_optimizer=options, batch_size=100).double()
-    net = torch.nn.Linear(4, 3).double()
-    net.load_state_dict({k.removeprefix("linear."): v for k, v in model.components[0].state_dict().items()})
-    block = data.federation.block(torch.tensor([0]), "train")
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
-    for _ in range(5):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(block.x(torch.float64)), block.y()).backward()
-        optimizer.step()
-    train(model, data, rounds=5)
-    torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
-    restarted = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9), batch_size=100).double()
-    assert not torch.allclose(parameters(train(restarted, data, rounds=5).components), parameters(net))
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("constant", [1, 1, 1, 1]), ("multistep", [1, 1, 0.1, 0.01]), ("cosine", [1, 0.853553, 0.5, 0.146447])],
-)
-def test_schedules(name: Any, expected: list[float]) -> None:
-    assert [SCHEDULES[name](k / 4) for k in range(4)] == pytest.approx(expected, abs=1e-6)
-    assert ClientSGD(lr=0.5, schedule=name).lr_at(2, 4) == pytest.approx(0.5 * expected[2], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"lr": 0},
-        {"lr": float("nan")},
-        {"momentum": 1.0},
-        {"weight_decay": -1},
-        {"state": "x"},
-        {"schedule": "x"},
-        {"lr": "a"},
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"ClientSGD.{next(iter(options))}"):
-        ClientSGD(**options)
-
-
 def test_binary_task_is_the_two_class_task() -> None:
     logits, y = torch.randn(9, 1, dtype=torch.float64), torch.arange(9) % 2
     two = torch.cat([torch.zeros_like(logits), logits], dim=1)
@@ -128,7 +274,7 @@ def test_binary_task_is_the_two_class_task() -> None:
     torch.testing.assert_close(BinaryClassification().losses(logits, y), Classification(2).losses(two, y))
 
 
-def test_weight_decay_of_parameters_that_share_a_gradient() -> None:
+def test_weight_decay_of_parameters_that_share_a_gradient_of() -> None:
     """Torch gives the biases of an LSTM one gradient; each decays by its own value."""
     a, b, g = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([0.5])
     learner = {"params": {"a": a, "b": b}, "buffers": {}, "momentum": {}}

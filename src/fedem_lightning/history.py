@@ -62,10 +62,6 @@ class Statistics:
         self.training_seconds += now - self._mark
         self._mark = now
 
-    def leave_out(self, seconds: float) -> None:
-        """Leaves seconds since the last call of `tick` out of `training_seconds`: others needed them."""
-        self._mark += seconds
-
     def count(self, traffic: Traffic, times: dict[str, float]) -> None:
         """Adds a round's transmitted bytes, and its simulated time in each network."""
         self.up_bytes += round(traffic.up * traffic.model_bytes)

@@ -1,7 +1,7 @@
 """A linear classifier in plain NumPy: losses, gradients, local steps.
 
 A model is one vector: the weights of 3 classes and 4 features, then 3 biases. Which samples a batch has is the
-package's choice (`test_solver_guards.py` checks its properties); all else is written from the papers.
+package's choice (`test_local_solver.py` checks its properties); all else is written from the papers.
 """
 
 from collections.abc import Iterable

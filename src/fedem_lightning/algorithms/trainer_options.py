@@ -10,7 +10,6 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.processes import require_ddp
 from fedem_lightning.settings.ranges import Count, PositiveInt
 
-_FREEZES = "it would freeze the server's models; freeze parameters of the backbone (requires_grad=False)"
 REFUSED_CALLBACKS = {
     "BatchSizeFinder": "an epoch is a round, and its one batch is all clients; choose algorithm.batch_size by hand, "
     "engine.memory_gb bounds the memory",
@@ -21,9 +20,7 @@ REFUSED_CALLBACKS = {
     "algorithm.server_optimizer instead",
     "StochasticWeightAveraging": "it would set the rate of the server; choose algorithm.server_optimizer instead",
     "ModelPruning": "it would prune the server's models between rounds, and the clients train all parameters again",
-    "BackboneFinetuning": _FREEZES,
-    "BaseFinetuning": _FREEZES,
-    "QuantizationAwareTraining": "the clients train copies of the network as it was given; quantise an exported model",
+    "BaseFinetuning": "it would freeze the server's models; freeze parameters of the backbone (requires_grad=False)",
 }
 """What to use instead, by the name of the class."""
 
