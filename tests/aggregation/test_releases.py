@@ -34,6 +34,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.models.client_store import Owner
 from helpers.conformance import ROWS, Row, own_rows, with_groups
+from helpers.every_method import FAST, SLOW
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
 CLIP, LAST = 0.05, 3  # S, and the client whose data differ
@@ -61,13 +62,9 @@ ADAPTATIONS = [
     KNN(neighbours=2, capacity=0.7),
     Dapper(ratio=2.0),
 ]
+RELEASING_KINDS = ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle", "QFFL", "Scaffold")
 RELEASING = [
-    *(
-        row
-        for row in METHODS
-        if row.kind.__name__ in ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle")
-    ),
-    *(row for row in METHODS if row.kind.__name__ in ("QFFL", "Scaffold", "UserCentric")),
+    *(row for row in METHODS if row.kind.__name__ in (*RELEASING_KINDS, "UserCentric")),
     *(row for row in METHODS if row.options.get("initialization") == "clusters" and row.kind is FedEM),
     METHODS[-1],
 ]
@@ -141,7 +138,9 @@ def check(row: Row, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         assert float((kept - others).flatten(1).norm(dim=1).max()) <= CLIP / 4
 
 
-@pytest.mark.parametrize("row", METHODS, ids=named)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=() if row.kind in FAST else SLOW, id=named(row)) for row in METHODS]
+)
 def test_a_clients_data_move_what_leaves_clients_by_its_clipped_update_or_the_method_is_refused(
     row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,40 +182,23 @@ def test_a_method_of_ones_own_that_does_not_say_it_is_refused() -> None:
     assert "Own does not say what it releases beside the mean of updates" in said
 
 
-def test_a_tables_columns_standardised_over_all_clients_are_refused(tmp_path: Path) -> None:
+def test_what_else_a_run_releases_is_refused(tmp_path: Path) -> None:
+    """Means over all clients' rows, class weights from all labels, a deadline, and a round that is chosen by scores."""
     rows = [f"{client},{i % 7},{i % 2}" for client in "abcd" for i in range(12)]
     (tmp_path / "table.csv").write_text("\n".join(["client,age,y", *rows]))
-    data = TableDataModule(tmp_path / "table.csv", label="y", client="client")
-    model = make_model(FedAvg, data, aggregation=PrivateMean())
-    with pytest.raises(
-        UserError, match=r"^aggregation: .* but Federation also releases .*; scale .* and use dataset=npz$"
-    ):
-        make_trainer(1).fit(model, data)
-
-
-def test_a_deadline_is_refused_because_one_client_is_always_in_time() -> None:
-    networks = {"uplink": ShiftedExponentialNetwork(rho=1.0, t_min=0.0, mu=1.0, deadline=2.0)}
-    assert "but ShiftedExponentialNetwork also releases whether any" in refusal(variant(FedAvg), networks=networks)
-
-
-def test_a_callback_that_chooses_a_round_by_scores_is_refused(tmp_path: Path) -> None:
-    data = make_data()
-    model = make_model(FedAvg, data, aggregation=PrivateMean())
+    table = TableDataModule(tmp_path / "table.csv", label="y", client="client")
+    uplink = {"uplink": ShiftedExponentialNetwork(rho=1.0, t_min=0.0, mu=1.0, deadline=2.0)}
     stop = EarlyStopping(monitor="val/loss")
-    with pytest.raises(UserError, match=r"^aggregation: .* but EarlyStopping chooses a round by val/loss"):
-        make_trainer(1, callbacks=[stop]).fit(model, data)
-    steps = ModelCheckpoint(tmp_path, monitor="step")
+    cases: list[tuple[Any, dict[str, Any], list[Any], str]] = [
+        (table, {}, [], r"but Federation also releases .*; scale .* and use dataset=npz$"),
+        (make_data(class_weights="balanced"), {}, [], r"but Federation also releases class weights.*; give numbers$"),
+        (make_data(), {"networks": uplink}, [], "but ShiftedExponentialNetwork also releases whether any"),
+        (make_data(), {}, [stop], "but EarlyStopping chooses a round by val/loss"),
+    ]
+    for data, options, callbacks, said in cases:
+        model = make_model(FedAvg, data, aggregation=PrivateMean(), **options)
+        with pytest.raises(UserError, match=f"^aggregation: .* {said}"):
+            make_trainer(1, callbacks=callbacks).fit(model, data)
+    data, steps = make_data(class_weights=(1.0, 2.0, 1.0)), ModelCheckpoint(tmp_path / "steps", monitor="step")
+    model = make_model(FedAvg, data, aggregation=PrivateMean())
     make_trainer(1, callbacks=[steps], enable_checkpointing=True).fit(model, data)
-
-
-@pytest.mark.parametrize("weights", ["balanced", (1.0, 2.0, 1.0)])
-def test_class_weights_from_all_clients_labels_are_refused(weights: Any) -> None:
-    data = make_data(class_weights=weights)
-    model, trainer = make_model(FedAvg, data, aggregation=PrivateMean()), make_trainer(1)
-    if weights != "balanced":
-        trainer.fit(model, data)
-        return
-    with pytest.raises(
-        UserError, match=r"^aggregation: .* but Federation also releases class weights.*; give numbers$"
-    ):
-        trainer.fit(model, data)
