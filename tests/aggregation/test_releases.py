@@ -139,7 +139,8 @@ def check(row: Row, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=() if row.kind in FAST else SLOW, id=named(row)) for row in METHODS]
+    "row",
+    [pytest.param(row, marks=() if row.kind in FAST or row in RELEASING else SLOW, id=named(row)) for row in METHODS],
 )
 def test_a_clients_data_move_what_leaves_clients_by_its_clipped_update_or_the_method_is_refused(
     row: Row, monkeypatch: pytest.MonkeyPatch
