@@ -149,7 +149,9 @@ def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
     label = connected_components(adjacency, directed=False)[1]
     for component in range(label.max(initial=-1) + 1):
         block = np.ix_(label == component, label == component)
-        w[block] = _fmmc(adjacency[block])
+        n, graph = len(block[0]), adjacency[block]
+        complete = graph.sum() == n * (n - 1)  # exact there
+        w[block] = np.full((n, n), 1 / n) if complete else _solved_fmmc(graph.tobytes(), n)
     return w
 
 
@@ -166,14 +168,6 @@ def _with_diagonal(w: np.ndarray) -> np.ndarray:
     w = w / np.maximum.outer(excess, excess)
     np.fill_diagonal(w, np.maximum(1 - w.sum(axis=1), 0))
     return w
-
-
-def _fmmc(adjacency: np.ndarray) -> np.ndarray:
-    """The fastest mixing weights of one component with n clients, exact for a complete graph: [n, n], read-only."""
-    n = len(adjacency)
-    if adjacency.sum() == n * (n - 1):
-        return np.full((n, n), 1 / n)
-    return _solved_fmmc(adjacency.tobytes(), n)
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models, Sent, all_finite
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.initialization import load_models, start_at_clients, train_on_each
+from fedem_lightning.algorithms.initialization import AT_CLIENTS, load_models, train_on_each
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -62,7 +62,7 @@ class HypCluster(FederatedAlgorithm):
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initialization, self.initial_epochs = initialization, initial_epochs
         if self._starts_at_clients:
-            self.facts = replace(self.facts, needs_one_machine=start_at_clients(initialization))
+            self.facts = replace(self.facts, needs_one_machine=AT_CLIENTS)
         none = torch.zeros(n_clients, dtype=torch.int64)
         self.states.declare("cluster", none, Owner.REPORTED, columns="cluster", groups=True)
 

@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-def start_at_clients(initialization: str) -> str:
-    """Why a method with this start does not run under Flower, see `Facts.needs_one_machine`."""
-    return (
-        f"starts at models of single clients, as algorithm.initialization={initialization} says "
-        "(algorithm.initialization=random does not)"
-    )
+AT_CLIENTS = "starts at models of single clients (algorithm.initialization=random does not)"
+"""Why a method does not run under Flower, see `Facts.needs_one_machine`."""
 
 
 def clustered_models(

@@ -9,7 +9,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Mean, Means
-from fedem_lightning.algorithms.initialization import clustered_models, load_models, start_at_clients
+from fedem_lightning.algorithms.initialization import AT_CLIENTS, clustered_models, load_models
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
@@ -66,7 +66,7 @@ class Start:
         algorithm.states.declare("warmup_losses", losses, Owner.SERVER_ONLY)
         if self.initialization == "clusters":
             more = ("models of single clients, at which components start",)
-            where = "" if self.is_auto else start_at_clients("clusters")  # "auto" takes another start there
+            where = "" if self.is_auto else AT_CLIENTS  # "auto" takes another start there
             algorithm.facts = replace(algorithm.facts, released=more, needs_one_machine=where)
 
     @property
