@@ -81,12 +81,12 @@ def completed(name: str, text: str) -> str:
 
 
 def cost_section(name: str) -> list[str]:
-    """What a client keeps, receives and sends, and what one does that joins later."""
+    """What a client keeps, receives, sends and computes, and what one does that joins later."""
     rows = [list(row.items())[1:] for row in table(COSTS) if row["method"] == name]
     if not rows:
         return []
     heads, cells = zip(*rows[0], strict=True)
-    return ["## Cost", "", f"| {' | '.join(heads)} |", "|---|---|---|", f"| {' | '.join(cells)} |", ""]
+    return ["## Cost", "", f"| {' | '.join(heads)} |", "|---|---|---|---|", f"| {' | '.join(cells)} |", ""]
 
 
 @functools.cache
