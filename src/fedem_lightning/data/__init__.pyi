@@ -1,8 +1,8 @@
 from .block import Block
 from .datamodule import FederatedDataModule
 from .dealing import Dealing
-from .density import DensityDataModule
 from .federation import Federation
+from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
@@ -11,7 +11,6 @@ from .own_folders import PFLlibDataModule
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift
 from .splits import HoldOut, Split, Splitting
-from .synthetic import SyntheticMixture
 from .table_features import TableFeatures
 from .tables import TableDataModule
 from .text import TextDataModule
