@@ -245,18 +245,18 @@ EMPTY = [np.nan, *range(1, N)]
         (
             {"y": ["a", "b", "c"] * (N // 3)},
             {"n_classes": 2},
-            "column 'y': label 2 at sample 2 is outside the 2 classes",
+            "y: label 2 at sample 2 is outside the 2 classes",
         ),
         ({}, {"n_classes": "two"}, "n_classes: expected a valid integer, got 'two'"),
         ({"part": ["train", "test"] * (N // 2)}, {"split": "part", "unseen": ["south"]}, None),
         (
             {"part": ["train", "a"] * (N // 2)},
             {"split": "part"},
-            "split: column 'part': expected the words train",
+            "split: expected the words train",
         ),
         ({"part": [1, 2] * (N // 2)}, {"split": "part"}, "split: no client that trains has a training sample"),
         ({"part": [0, 1, 2] * (N // 3)}, {"split": "part"}, "client south, west has no training sample"),
-        ({"part": [0, 1, 3] * (N // 3)}, {"split": "part"}, "split: column 'part': expected 0 train, 1 val"),
+        ({"part": [0, 1, 3] * (N // 3)}, {"split": "part"}, "split: expected 0 train, 1 val"),
         ({}, {"unseen": ["nort"]}, "unseen: no client is named nort; did you mean north?"),
     ],
 )

@@ -201,13 +201,13 @@ def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str
     return codes.astype(np.int64), checked_names(name, [str(value) for value in distinct])
 
 
-def check_split(split: np.ndarray, n: int, name: str = "split") -> np.ndarray:
+def check_split(split: np.ndarray, n: int) -> np.ndarray:
     """Returns codes int8 [n], 0 train, 1 val, 2 test, from codes or words; anything else is a UserError."""
-    check_length(name, split, n)
+    check_length("split", split, n)
     words = split.dtype.kind == "U"
-    require(words or split.dtype.kind in "iu", f"{name}: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
+    require(words or split.dtype.kind in "iu", f"split: expected 0 train, 1 val, 2 test, got dtype {split.dtype}")
     known = np.isin(split, SPLITS if words else (0, 1, 2))
     expected = f"the words {', '.join(SPLITS)}" if words else "0 train, 1 val, 2 test"
     wrong = int(known.argmin())
-    require(bool(known.all()), f"{name}: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
+    require(bool(known.all()), f"split: expected {expected}, got {shown(str(split[wrong]))} at sample {wrong}")
     return (np.select([split == word for word in SPLITS], range(3)) if words else split).astype(np.int8)

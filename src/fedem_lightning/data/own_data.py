@@ -1,7 +1,7 @@
 """A federation from a user's own arrays: checked, dealt to clients, split; with the task that the user asks for."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,6 +25,7 @@ from fedem_lightning.data.labels import checked_labels, has_any, missing_notes
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.data.splits import Splitting
+from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
 from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
@@ -78,11 +79,19 @@ class OwnArrays(NamedTuple):
 
 
 def checked_federation(
-    arrays: OwnArrays, options: TaskOptions, dealing: Dealing, splitting: Splitting, notes: dict[str, Any] | None = None
+    arrays: OwnArrays,
+    options: TaskOptions,
+    dealing: Dealing,
+    splitting: Splitting,
+    notes: dict[str, Any] | None = None,
+    learn: Callable[[np.ndarray], TableFeatures] | None = None,
 ) -> Federation:
-    """The federation of a user's arrays, which are checked here; see `FederatedDataModule.from_arrays`."""
-    several = isinstance(arrays.x, Mapping)
-    x: Any = as_fields("x", arrays.x) if several else as_array("x", arrays.x)
+    """The federation of a user's arrays, which are checked here; see `FederatedDataModule.from_arrays`.
+
+    `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
+    """
+    several, made = isinstance(arrays.x, Mapping), None
+    x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
@@ -92,11 +101,10 @@ def checked_federation(
     n = n_rows(x)
     if arrays.client is not None:
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, n)
-    by_class = options.task in ("classification", "binary")
     if several:
         x = {name: check_features(part, owner, own_names, f"x: {name}") for name, part in x.items()}
         notes["sample"] = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in x.items())
-    else:
+    elif learn is None:
         x = check_features(x, owner, own_names)
         if x.dtype != np.uint8 and x.ndim in (3, 4) and x.min() >= 0 and 64 < x.max() <= 255:
             warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
@@ -104,20 +112,30 @@ def checked_federation(
             x, notes["images"] = to_channels_last(x)
     if arrays.coarse is not None:
         coarse, _ = check_labels(as_array("coarse", arrays.coarse), None, n, "coarse")
+    by_class = options.task in ("classification", "binary")
     dealt = dealing.deal_own(Labels(y, coarse, owner, own_names), splitting.seed, by_class)
     own_split = arrays.split is not None
     codes = check_split(as_array("split", arrays.split), n) if own_split else splitting.split(dealt.client)
     seen = splitting.seen(dealt.names)
+    train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
+    if learn is not None:
+        require(bool(train.any()), "split: no client that trains has a training sample")
+        made = learn(train)
+        x, notes["features"] = made.transform(x), made.summary()
+        if options.task == "regression" and (spread := float(np.std(y[train]))) > 20 * options.noise_scale:
+            told = f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {options.noise_scale:g}"
+            warnings.warn(f"{told}; shift the target by its mean and divide it by its deviation", stacklevel=3)
     return Federation.from_arrays(
         x,
         y,
         dealt.client,
         codes,
-        task=options.make(y, (codes == 0) & (dealt.client >= 0) & seen[dealt.client], n_classes),
+        task=options.make(y, train, n_classes),
         names=dealt.names,
         seen=seen,
         domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), n),
         notes={**notes, **options.notes(), **dealt.notes},
+        features=made,
     )
 
 

@@ -207,13 +207,9 @@ def _category(part: pd.Series) -> dict[str, Any]:
     distinct = part.astype(object).where(part.notna(), MISSING).unique()
     many = f"column {part.name!r}: {len(distinct)} categories, more than {MAX_CATEGORIES}"
     require(len(distinct) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
-    return {"kind": "category", "name": str(part.name), "values": ordered_words(str(part.name), distinct)}
-
-
-def ordered_words(name: str, distinct: Iterable[Any]) -> list[str]:
-    """Different values of a column as words, in the order of the values: numbers by size, then strings by alphabet."""
-    values = sorted(distinct, key=lambda value: (isinstance(value, str), value))
-    return checked_names(f"column {name!r}", list(dict.fromkeys(_word(name, value) for value in values)))
+    found = [_word(part.name, value) for value in sorted(distinct, key=lambda value: (isinstance(value, str), value))]
+    values = checked_names(f"column {part.name!r}", list(dict.fromkeys(found)))
+    return {"kind": "category", "name": str(part.name), "values": values}
 
 
 def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False, way_out: str = "") -> None:
@@ -292,10 +288,10 @@ def numbers(column: pd.Series) -> np.ndarray:
 def words(column: pd.Series) -> np.ndarray:
     """The values as words, objects [n]; `MISSING` where they are missing. UserError if one is a date or a list."""
     named = column.astype(object).where(column.notna(), MISSING)
-    return named.map(lambda value: _word(str(column.name), value)).to_numpy(object)
+    return named.map(lambda value: _word(column.name, value)).to_numpy(object)
 
 
-def _word(name: str, value: Any) -> str:
+def _word(name: Any, value: Any) -> str:
     simple = isinstance(value, (str, int, float, np.number, np.bool_))
     require(simple, f"column {name!r}: expected strings, numbers or booleans, got {value!r}")
     if isinstance(value, (float, np.floating)):

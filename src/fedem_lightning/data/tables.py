@@ -1,23 +1,22 @@
 """A user's own table with a row a sample: what its columns are for, and the federation of its rows."""
 
 import difflib
-import warnings
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.data.arrays import as_array, check_clients, check_labels, check_split, check_targets
+from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats.table import read_table
-from fedem_lightning.data.own_data import TaskOptions
-from fedem_lightning.data.partitions import Labels, Partition
+from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import (
     EXACT,
@@ -26,7 +25,6 @@ from fedem_lightning.data.table_features import (
     check_values,
     kind_of,
     numbers,
-    ordered_words,
     words,
 )
 from fedem_lightning.errors import UserError, require
@@ -89,38 +87,12 @@ class TableDataModule(FederatedDataModule):
         known = _listed("categorical", categorical, names, "feature")
         check_values(frame, list(roles.values()))
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
-        labels = labels_of(frame[roles["label"]], task, more.n_classes)
-        more = replace(more, task=labels.task)
-        owner, own_names = None, None
-        if "client" in roles:
-            owner, own_names = check_clients(strings_or_whole(frame[roles["client"]]), None, len(frame))
-        own = Labels(labels.y, None, owner, own_names)
-        dealt = dealing.deal_own(own, splitting.seed, by_class=labels.task != "regression")
-        if "split" in roles:
-            said = f"split: column {roles['split']!r}"
-            codes = check_split(strings_or_whole(frame[roles["split"]]), len(frame), said)
-        else:
-            codes = splitting.split(dealt.client)
-        seen = splitting.seen(dealt.names)
-        train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
-        require(bool(train.any()), "split: no client that trains has a training sample")
-        if labels.task == "regression":
-            _advise_on_noise(labels.y[train], more.noise_scale)
-        made = TableFeatures.fit(frame, train, names, known, missing)
-        told = {"source": str(path), "features": made.summary(), "columns": roles}
-        super().__init__(
-            Federation.from_arrays(
-                made.transform(frame),
-                labels.y,
-                dealt.client,
-                codes,
-                task=more.make(labels.y, train, labels.n_classes),
-                names=dealt.names,
-                seen=seen,
-                notes={**told, **labels.notes, **more.notes(), **dealt.notes},
-                features=made,
-            )
-        )
+        y, task, said = labels_of(frame[roles["label"]], task)
+        given = {role: strings_or_whole(frame[roles[role]]) for role in ("client", "split") if role in roles}
+        learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
+        notes = {"source": str(path), "columns": roles, **said}
+        own, more = OwnArrays(frame, y, **given), replace(more, task=task)
+        super().__init__(checked_federation(own, more, dealing, splitting, notes, learn))
 
 
 def _roles(frame: pd.DataFrame, label: Any, client: Any, split: Any, needs_client: bool) -> dict[str, str]:
@@ -174,45 +146,38 @@ def _listed(key: str, given: Any, there: list[str], what: str = "column") -> lis
     return found
 
 
-class TableLabels(NamedTuple):
-    """y [n], and what it is."""
+def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, TaskName, dict[str, Any]]:
+    """The labels [n], their task, which is found by the rule of `TableDataModule` if it is None, and notes of both.
 
-    y: np.ndarray
-    task: TaskName
-    n_classes: int
-    notes: dict[str, Any]
-
-
-def labels_of(column: pd.Series, task: TaskName | None, n_classes: int | None) -> TableLabels:
-    """The labels of a task, which is found by the rule of `TableDataModule` if it is None."""
+    Labels are strings, whole numbers in 0..Y-1, or real targets.
+    """
     one = "task: a table has one label a row, expected classification, binary or regression"
     require(task in (None, "classification", "binary", "regression"), f"{one}, got {task}")
     if task == "regression":
-        return TableLabels(check_targets(numbers(column), len(column)), task, 0, {})
-    kind = kind_of(column, as_category=task is not None, label=True)
+        return numbers(column), task, {}
+    kind, n = kind_of(column, as_category=task is not None, label=True), column.nunique()
     numeric = pd.api.types.infer_dtype(np.asarray(column)) not in ("string", "boolean")
     values = numbers(column) if numeric else np.empty(0)
     whole = bool((values == np.trunc(values)).all())
     notes: dict[str, Any] = {}
     if task is None:
-        n = column.nunique()
         task = "classification" if kind == "category" or (whole and n <= FEW_VALUES) else "regression"
         what = "words" if not numeric else "whole numbers" if whole else "numbers"
         notes["task"] = f"{task}, because {column.name} has {n} different {what}"
         if task == "regression":
-            return TableLabels(check_targets(values, len(column)), task, 0, notes)
+            return values, task, notes
         odd = f"label: column {column.name!r} has {n} different words in {len(column)} rows, such as {column.iloc[0]!r}"
         many = n > max(FEW_VALUES, len(column) // 5)
         require(not many, f"{odd}; make numbers of them, or say task=classification")
     require(whole, f"task: a {task} needs words or whole numbers; column {column.name!r} holds others")
-    distinct = ordered_words(str(column.name), column.astype(object).unique())
-    require(len(distinct) > 1, f"label: column {column.name!r} holds one class only, {distinct[0]}")
-    limit = len(distinct) if n_classes is None else n_classes
-    if not numeric or values.min() < 0 or values.max() >= limit:
-        notes["classes"] = distinct
-        values = pd.Index(distinct).get_indexer(pd.Index(words(column)))
-    y, n_classes = check_labels(values, limit, len(column), f"column {column.name!r}")
-    return TableLabels(y, task, n_classes, notes)
+    require(n > 1, f"label: column {column.name!r} holds one class only, {column.iloc[0]}")
+    if not numeric:
+        return words(column).astype(str), task, notes
+    distinct, codes = np.unique(values, return_inverse=True)
+    if distinct[0] < 0 or distinct[-1] >= n:
+        notes["classes"] = [str(int(value)) for value in distinct]
+        return codes, task, notes
+    return values, task, notes
 
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
@@ -222,10 +187,3 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
     ):
         return column.to_numpy().astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))
-
-
-def _advise_on_noise(y: np.ndarray, noise_scale: float) -> None:
-    """Warns of targets so far apart, in units of sigma, that an E-step is a hard assignment and steps are too long."""
-    said = f"dataset.noise_scale: the target's deviation is {np.std(y):.3g}, sigma is {noise_scale:g}; shift the target"
-    if np.std(y) > 20 * noise_scale:
-        warnings.warn(f"{said} by its mean and divide it by its deviation: sigma=1 suits it then", stacklevel=3)
