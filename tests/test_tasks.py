@@ -168,7 +168,6 @@ def test_the_local_solver_divides_by_all_labels() -> None:
         (("multilabel", 0, 1), "task: multilabel needs two labels or more"),
         (("language", 3, 1), "task: language needs two positions or more"),
         (("multilabel", 0, 4, 1.0, 0.1), "label_smoothing: only a classification has it"),
-        (("language", 3, 4, 1.0, 0.0, [1.0] * 3), "class_weights: only classification and binary"),
     ],
 )
 def test_tasks_that_make_no_sense_are_refused(arguments: Any, message: str) -> None:

@@ -46,9 +46,9 @@ OF_ALL = (
 class PrivateMean(Aggregation, nn.Module):
     """theta + (1 / (q T)) (sum_t min(1, S / |d_t|) d_t + N(0, z^2 S^2)), where d_t = theta_t - theta.
 
-    An update's length |d_t| is taken over the trained parameters of all M components together, so that one S bounds
-    what a client can change. All clients count alike. Every client is in a cohort with probability q, independently of
-    the others; the mean is over the expected size of a cohort, q T. A round without a client has its noise alone.
+    |d_t| is the length over the trained parameters of all M components together, so that one S bounds what a client can
+    change. Every client is in a cohort with probability q, independently of the others; the mean is over the expected
+    size of a cohort, q T. A round without a client has its noise alone.
 
     Args:
         noise_multiplier: z. 0: no noise, and no privacy.
@@ -59,9 +59,8 @@ class PrivateMean(Aggregation, nn.Module):
             get more noise, at most 3 % (`noise_of_count`). None: S stays.
         delta: of (epsilon, delta).
         cohort: the expected size of a cohort for which the noise is meant, at least q T; None: q T. A simulation of few
-            clients then has the noise, and reports the epsilon, of a federation with so many.
-        epsilon: of (epsilon, delta), which the planned rounds shall spend: z follows from it before the first round,
-            and `noise_multiplier` has no effect. None: z is `noise_multiplier`.
+            clients then has the noise and the epsilon of a federation with so many.
+        epsilon: what the planned rounds shall spend: z follows before the first one. None: z is `noise_multiplier`.
 
     """
 

@@ -11,8 +11,8 @@ class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client update with a NaN or an infinity is left out. Integer buffers (counters) take the maximum instead: their
-    sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to
-    [C, M, ...], is summed once.
+    sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to [C, M, ...], is summed
+    once.
 
     Example:
         Two clients have 1 and 3 samples and one parameter; a third client has sent NaN.

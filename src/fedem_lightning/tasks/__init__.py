@@ -57,8 +57,6 @@ def make_task(
     """
     smooth = label_smoothing == 0 or name in ("classification", "language")
     require(smooth, f"label_smoothing: only a classification has it, got {label_smoothing}")
-    weighted = name in ("classification", "binary")
-    require(weighted or class_weights is None, f"class_weights: only classification and binary have them, not {name}")
     if name == "classification":
         return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
     if name == "binary":

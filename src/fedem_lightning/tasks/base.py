@@ -3,9 +3,8 @@
 FedEM's Assumption 3 needs a loss that is a negative log-likelihood, l(h(x), y) = -log p(y | x) + c. Personal models mix
 PROBABILITIES (Eq. 5), or for real targets the means, so a task also defines how predictions are mixed.
 
-A sample may have several labels: a sequence's positions, several targets. Those that are
-missing (`MISSING`, or NaN) are no part of its losses and scores, as if the sample did not have them. Then its losses
-are those of the known labels, whose likelihood is the marginal one.
+A sample may have several labels: a sequence's positions, several targets. Those that are missing (`MISSING`, or NaN)
+are no part of its losses and scores, as if the sample did not have them: its likelihood is the marginal one.
 """
 
 from typing import Literal, Protocol
