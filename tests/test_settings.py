@@ -170,26 +170,6 @@ def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
     assert not torch.allclose(a, model_after(config.all.local, {}), rtol=1e-3)
 
 
-def documented_defaults(section: str) -> list[tuple[str, str]]:
-    """The rows "| `key` | default | ..." of a section."""
-    return re.findall(r"^\| `([^`|]+)` \| ([^|]+) \|", section, re.MULTILINE)
-
-
-def shown(value: object) -> str:
-    """A value as the documentation writes it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@pytest.mark.parametrize("name", ["dapper", "finetune", "interpolate", "knn"])
-def test_the_documented_defaults_of_an_adaptation_are_the_configurations(name: str) -> None:
-    text = (CONFIG_DIR.parent / "docs" / "methods" / "adaptations.md").read_text()
-    section = next(s for s in re.split(r"^## ", text, flags=re.MULTILINE) if s.startswith(f"`{name}`"))
-    config = composed(f"adaptation={name}").adaptation
-    found = documented_defaults(section)
-    assert found
-    assert [(key, shown(OmegaConf.select(config, key, default="no such key"))) for key, _ in found] == found
-
-
 def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:
     with pytest.warns(UserWarning, match=r"algorithm\.outer_lr: eta lambda .* is 1, expected less"):
         PFedMe(Linear((3,), 2), n_clients=2, penalty=2.0, outer_lr=0.5)
