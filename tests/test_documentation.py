@@ -261,14 +261,13 @@ def test_python_prints_what_it_says(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What commands read: small images, tables of samples and of devices, two finished runs."""
+    """What commands read: small images, a table of samples, two finished runs."""
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
     np.savez(folder / "mine.npz", x=rng.integers(256, size=(30, 28, 28)).astype(np.uint8), **labels)
     np.savez(folder / "cifar10.npz", x=rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8), **labels)
-    for name, document in (("devices", "docs/communication.md"), ("mine", "docs/data.md")):
-        text = next(b.text for b in ALL_BLOCKS if b.language == "csv" and b.document == document)
-        (folder / f"{name}.csv").write_text(text)
+    table = next(b.text for b in ALL_BLOCKS if b.language == "csv" and b.document == "docs/data.md")
+    (folder / "mine.csv").write_text(table)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         sweep = ["-m", "algorithm.n_components=1,2", "network=wireless", "run_dir=finished"]

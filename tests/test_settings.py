@@ -1,7 +1,6 @@
 """What the shipped configurations mean: methods that average move alike."""
 
 import csv
-import re
 from pathlib import Path
 from typing import Any
 
