@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedem_lightning
 from fedem_lightning import (
     MOCHA,
     ClientSGD,
@@ -21,6 +22,7 @@ from fedem_lightning import (
 from fedem_lightning.models.client_model import client_model
 from fedem_lightning.records import remaking
 from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.settings.check import parameters
 from helpers.conformance import ROWS, Row
 from helpers.every_method import each
 from helpers.federations import make_data, make_model, stored, train
@@ -243,3 +245,10 @@ def test_options_that_are_gone_had_their_defaults(
         return
     with pytest.raises(UserError, match=f"^{line}"):
         load(tmp_path / "old.ckpt")
+
+
+def test_no_class_has_an_option_that_is_gone() -> None:
+    for option in remaking.GONE:
+        kind, _, name = option.partition(".")
+        found = getattr(fedem_lightning, kind, None)
+        assert found is None or name not in parameters(found).known, option
