@@ -18,7 +18,7 @@ NPZ = {
     "no_training.npz": "client 0, 1, 2, ... has no training sample: every client that trains",
     "few_names.npz": "client: with names it must be whole numbers in 0..0, one for each name",
     "equal_names.npz": "names: expected different names, got a twice",
-    "typo.npz": "dataset.path: typo.npz: splits is not read; did you mean split?",
+    "typo.npz": "dataset.path: typo.npz: splits is not read, but looks like split",
     "objects.npz": "dataset.path: cannot read objects.npz as .npz without Python objects",
     "good.npz dataset.n_classes=1": "dataset.n_classes: expected a number greater than or equal to 2, got 1",
     "good.npz dataset.task=rank": "dataset.task: expected 'classification', 'binary', 'regression',",

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
@@ -98,7 +99,7 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         devices: picked for this machine.
 
     """
-    return instantiate(  # type: ignore[no-any-return]
+    trainer: pl.Trainer = instantiate(
         config.trainer,
         accelerator=pick_accelerator(config),
         devices=devices,
@@ -107,6 +108,8 @@ def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback]
         plugins=[MappedCheckpoints(), *_environment()],
         default_root_dir=str(folder),
     )
+    check_trainer(trainer)  # before a launcher starts processes
+    return trainer
 
 
 def _environment() -> list[LightningEnvironment]:
