@@ -84,7 +84,7 @@ OTHERS = {
     "predict run new.npz --out p.csv": "DATA: 4 of 4 clients have no model: 100, 101, 102, ...",
     "predict run wide.npz --out p.csv": "x: expected shape [n, 3] as in training, got [40, 5]",
     "predict run nan.npz --out p.csv": "x: NaN or infinity in 1 sample",
-    "predict run words.npz --out p.csv": "x: expected numbers, got dtype <U1",
+    "predict run words.npz --out p.csv": "x: expected shape [n, 3] as in training, got [40]",
     "predict run text.npz --out p.csv": "DATA: text.npz is no .npz file, or only a part of one",
     "predict run good.csv --out p.csv --client-column site": "--client-column: good.csv has no column site, only a,",
     "predict run good.npz --out p.csv --client nobody": "--client: DATA names the clients of its rows",
