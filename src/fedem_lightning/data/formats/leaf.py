@@ -65,7 +65,7 @@ def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """The users with samples, file by file."""
     twice = sorted(name for name in SUBSETS if (path / name).is_dir() and (path / "all_data").is_dir())
     require(not twice, f"path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of them")
-    without, found = set(), set()
+    without, found = set[str](), set[str]()
     for file in files_in(path, ".json"):
         with reading(file, "LEAF's JSON, with user_data: {user: {x, y}}"):
             users = json.loads(file.read_text(encoding="utf-8"))["user_data"]

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,10 +58,10 @@ def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
     how = f"save it with {'commas' if separator == ',' else 'tabs'}, and decimal points"
     require(other is None, f"path: {path} seems to be separated by {other!r}; {how}")
     _check_names(path, header)
-    more = {"skipinitialspace": True, "index_col": False, "low_memory": False, "encoding": "utf-8-sig"}
+    more: dict[str, Any] = {"skipinitialspace": True, "index_col": False, "low_memory": False, "encoding": "utf-8-sig"}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
-        frame = pd.read_csv(path, sep=separator, dtype=dict.fromkeys(ids, str), **more)
+        frame: pd.DataFrame = pd.read_csv(path, sep=separator, dtype=dict.fromkeys(ids, str), **more)
     return frame.assign(**{name: _whole_if_written_so(frame[name]) for name in ids if name in frame})
 
 
