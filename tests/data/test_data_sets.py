@@ -1,7 +1,6 @@
 """The known data sets as federations: images with shifts and augmentation, text as windows, regression."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,8 @@ from fedem_lightning import (
     CharLSTM,
     ClientSGD,
     CropFlip,
-    FedAvg,
     FedEM,
-    FederatedDataModule,
     ImageDataModule,
-    Linear,
     LoopEngine,
     TextDataModule,
     UserError,
@@ -109,12 +105,6 @@ def test_clients_names_tell_their_domain(writers: Path) -> None:
     assert describe(federation)["samples by domain"] == f"high_school {(own == 0).sum()}, census {(own == 1).sum()}"
 
 
-def test_femnists_writers_are_of_two_domains(data_folder: Callable[[str], Path]) -> None:
-    data = ImageDataModule("femnist", path=data_folder("femnist") / "femnist.npz", domains=SCHOOLS)
-    of_client = [int(data.federation.block(torch.tensor([t]), "train").domain()[0]) for t in range(data.n_clients)]
-    assert np.bincount(of_client).tolist() == [64, 186]
-
-
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
@@ -147,24 +137,6 @@ def test_smoothed_labels_in_the_loss_only(weights: tuple[Any, ...] | None) -> No
         assert torch.equal(a, b)
     text = Classification(3, 7, weights, eps)  # a sequence of seven
     assert_allclose(text.losses(z.unsqueeze(0), y.unsqueeze(0)), losses.sum().view(1))
-
-
-@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()])
-def test_clients_train_on_smoothed_labels(writers: Path, engine: Engine) -> None:
-    """One full batch of FedAvg with one client: theta - lr grad of torch's smoothed cross-entropy."""
-    arrays = np.load(writers)
-    data = FederatedDataModule.from_arrays(
-        arrays["x"], arrays["y"], np.zeros(N, int), fractions=(1, 0, 0), label_smoothing=0.2
-    )
-    model = FedAvg(Linear(data.in_shape, 10), 1, client_optimizer=ClientSGD(lr=0.5), batch_size=N, engine=engine)
-    theta = [p.detach().clone().double().requires_grad_() for p in model.components.parameters()]
-    z = torch.from_numpy(arrays["x"] / 255).flatten(1) @ theta[0].T + theta[1]
-    torch.nn.functional.cross_entropy(z, torch.from_numpy(arrays["y"]), label_smoothing=0.2).backward()
-    train(model, data, 1)
-    for found, start in zip(model.components.parameters(), theta, strict=True):
-        step = start.grad
-        assert step is not None
-        assert_allclose(found.detach(), (start - 0.5 * step).detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_crop_and_flip_are_what_numpy_does() -> None:

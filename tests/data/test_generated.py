@@ -120,16 +120,6 @@ def test_a_client_does_not_depend_on_how_many_there_are(one_hot: bool) -> None:
                 np.testing.assert_array_equal(one, other)
 
 
-def test_clients_and_seeds_differ() -> None:
-    data, other = (SyntheticMixture(n_clients=5, dimension=5, test_size=20, seed=seed) for seed in (0, 1))
-    for name in ("pi", "theta"):
-        truth = data.federation.truth[name]
-        assert len({values.tobytes() for values in truth}) == len(truth)
-        assert not np.isin(truth, other.federation.truth[name]).any()
-    assert len(set(data.federation.splits["train"].counts().tolist())) > 1
-    assert not np.isin(samples_of(data, "test", 0)[0], samples_of(other, "test", 0)[0]).all(axis=1).any()
-
-
 def test_digits_are_real_images() -> None:
     data = Digits(n_clients=8, alpha=0.5, n_groups=2)
     federation = data.federation
@@ -182,15 +172,6 @@ def test_minimum_losses_weigh_models_by_their_clients() -> None:
     merges = [3 * entropy(2 / 3) / 4 + np.log(2) / 4, 3 * entropy(5 / 6) / 4, 2 * entropy(1 / 4) / 4]
     assert_allclose(minimum_losses(rows, group, 2), [min(merges), max(merges)])
     assert_allclose(minimum_losses(rows, group, 3), np.log(2) / 4)
-
-
-def test_the_minimum_is_no_ones_loss_but_the_means() -> None:
-    """No other model of all clients is better in expectation."""
-    distribution, rng = densities(100, 50), np.random.default_rng(0)
-    low, _ = minimum_losses(distribution, GROUP, 1)
-    for scale in (1e-3, 0.1, 1.0):
-        model = distribution.mean(axis=0) * np.exp(scale * rng.normal(size=50))
-        assert -(distribution @ np.log(model / model.sum())).mean() > low
 
 
 def test_sizes_and_frequencies_are_those_of_the_distributions() -> None:

@@ -10,11 +10,10 @@ import torch
 from fedem_lightning import FedAvg, FederatedDataModule, Linear, UserError
 from fedem_lightning.adaptation import KNN
 from fedem_lightning.data.describe import describe
-from fedem_lightning.data.labels import checked_labels
 from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
-from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Regression
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel
 from helpers.commands import call
 from helpers.federations import make_trainer, stored
 
@@ -86,18 +85,6 @@ def test_missing_labels_are_counted_and_samples_without_any_left_out(x: Any, y: 
     np.testing.assert_array_equal(clients, CLIENT[kept][positions])
 
 
-def test_minus_100_is_missing_and_a_number_of_a_regression() -> None:
-    y = RNG.integers(0, 2, (N, 3))
-    y[3, 1] = -100
-    assert made(X, y, "multilabel").federation.notes["missing_labels"] == "1 of 36, left out of losses and scores"
-    data = made(X, y * 1.0, "regression").federation
-    assert "missing_labels" not in data.notes
-    task = data.task
-    assert isinstance(task, Regression)
-    zeros, label = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[-100.0, 0, 0]], dtype=torch.float64)
-    assert float(task.losses(zeros, label)) == 5000
-
-
 NAN = np.where(np.eye(N, 3) > 0, np.nan, 0)
 REFUSED = {
     "one column": (
@@ -107,19 +94,13 @@ REFUSED = {
         "y: multilabel expects labels [n, labels] of 12 samples, got",
     ),
     "2": (X, CODES % 3, "multilabel", "y: label 2 at sample {} is none of 0, 1 and -100 (missing)"),
-    "half": (X, NAN + 0.5, "multilabel", "y: label 0.5 at sample 0 is no whole number"),
     "one label": (X, CODES[:, :1] % 2, "multilabel", "task: multilabel needs two labels or more for each sample, the"),
-    "words": (X, np.full((N, 2), "a"), "multilabel", "y: expected whole numbers, got dtype <U1"),
-    "infinite": (X, NAN + np.inf, "language", "y: NaN or infinity in 12 samples"),
     "flat": (X, CODES[:, 0], "language", "y: language expects labels [n, positions] of 12 samples, got shape [12]"),
-    "others": (X, CODES[:5], "language", "y: language expects labels [n, positions] of 12 samples, got shape [5, 3]"),
     "below": (X, CODES - 9, "language", "y: label {} at sample 0 is outside the "),
     "nothing": (X, np.full((N, 3), -100), "language", "y: no label is known"),
-    "nothing real": (X, np.full((N, 3), np.nan), "regression", "y: no label is known"),
     "a target": (X, np.where(np.arange(N) > 4, np.nan, 0), "regression", "y: NaN or infinity in 7 samples"),
     "infinite target": (X, NAN + np.inf, "regression", "y: NaN or infinity in 12 samples"),
     "classes": (X, CODES % 2, "multilabel", "n_classes: a multilabel task has as many labels as y has columns"),
-    "huge": (X, CODES + 10**9, "language", "y: the largest label, "),
     "by class": (X, CODES, "language", "partition: dirichlet deals by class, a regression and samples of several"),
     "weights": (X, CODES, "language", "class_weights: only classification and binary have them"),
 }
@@ -138,27 +119,6 @@ def test_wrong_labels_are_refused_in_one_line(name: str) -> None:
     for part in message.split("{}"):
         assert part in line
     assert "\n" not in line
-
-
-def test_labels_outside_the_classes_are_named() -> None:
-    y = CODES.copy()
-    y[4, 2] = 7
-    said = r"y: label 7 at sample 4 is outside the 6 classes 0\.\.5, and not -100 \(missing\)"
-    with pytest.raises(UserError, match=said):
-        checked_labels("language", y, 6, N)
-    assert checked_labels("language", y, None, N)[1] == 8
-
-
-@pytest.mark.parametrize("name", ["two", "flat", "nobody"])
-def test_the_command_line_ends_with_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    y = {"two": CODES % 3, "flat": CODES[:, 0], "nobody": np.full((N, 3), -100)}[name]
-    np.savez(tmp_path / "a.npz", x=X, y=y, client=CLIENT)
-    arguments = ("dataset=npz", "dataset.path=a.npz", "dataset.task=multilabel", "backbone=linear", "run_dir=run")
-    assert call(tmp_path, monkeypatch, *arguments) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: y: ")
 
 
 def test_tasks_of_tables_are_those_of_one_label(
