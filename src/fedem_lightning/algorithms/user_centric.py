@@ -106,8 +106,7 @@ class UserCentric(FederatedAlgorithm):
         """The special round: W and the streams from gradients at component 0, the initial model (Eq. 6 and 7)."""
         t, cosine = federation.clients(), self.similarity == "cosine"
         counts = federation.splits["train"].counts(t)
-        size = self._n_classes * self.gradients.n_bytes / self.models.n_bytes
-        count_special_round(self, t, counts, down=1, up=size)
+        count_special_round(self, t, counts, down=1, up=self._n_classes * self.gradients.n_bytes / self.models.n_bytes)
         self._gather_gradients(federation, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
         rows = coefficients(distance, self.noise[t], self.noise[t], counts, self.similarity).to(self.noise)
