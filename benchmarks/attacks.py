@@ -27,7 +27,7 @@ from fedem_lightning import FederatedDataModule, SignFlip
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR
 
 METHODS = ("fedavg", "fedem", "hypcluster", "user_centric")
 RULES = ("mean", "norm_clipping", "median", "trimmed_mean", "multi_krum")

@@ -26,7 +26,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_weights, responsibilities
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR
 
 PENALTIES = (1e-3, 1e-4, 1e-5, 1e-6)
 EM_STEPS, M_STEP_ITERATIONS = 40, 15

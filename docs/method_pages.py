@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import fedem_lightning
 from fedem_lightning.run.cli import CONFIG_DIR
-from fedem_lightning.settings.shipped import implied_adaptation, shipped
+from fedem_lightning.settings.keys import implied_adaptation, shipped
 
 DOCS = Path(__file__).parent
 INDEX, COSTS = DOCS / "methods" / "index.md", DOCS / "methods" / "costs.csv"

@@ -17,7 +17,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.gate import check_configuration
-from fedem_lightning.settings.shipped import choices
+from fedem_lightning.settings.keys import choices
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import save_encoder, save_texts
 from helpers.pfllib import save_pfllib

@@ -32,7 +32,7 @@ from fedem_lightning.data.__main__ import main as data_command
 from fedem_lightning.export import main as export_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
-from fedem_lightning.settings.shipped import choices
+from fedem_lightning.settings.keys import choices
 from helpers import runs
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import minilm, save_encoder

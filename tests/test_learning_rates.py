@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.records.configs import data_and_network
-from fedem_lightning.report.collect import read_config
+from fedem_lightning.report.finished_run import read_config
 from fedem_lightning.run.gate import check_configuration
 from helpers.commands import CONFIG_DIR, call
 from helpers.runs import leave_undrawn

@@ -12,8 +12,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning import MLP, FederatedAlgorithm, FederatedDataModule, Linear, PFedMe, UserError
-from fedem_lightning.settings.keys import flatten
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR, flatten
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer

@@ -27,7 +27,7 @@ from fedem_lightning.models.components import make_components, model_state
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
-from fedem_lightning.run.resuming import check_checkpoint
+from fedem_lightning.run.run_folder import check_checkpoint
 from helpers.encoders import CONFIG, minilm, tiny_texts
 from helpers.federations import make_trainer
 

@@ -22,7 +22,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.data.splits import SPLITS, HoldOut
-from fedem_lightning.settings.shipped import choices
+from fedem_lightning.settings.keys import choices
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data
 

@@ -12,7 +12,7 @@ import torch
 from fedem_lightning import FedAvg
 from fedem_lightning.evaluation.summaries import not_finite, summarize
 from fedem_lightning.report import Papers
-from fedem_lightning.report.collect import find_runs
+from fedem_lightning.report.finished_run import find_runs
 from fedem_lightning.report.groups import group_runs
 from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.run.summary import not_finite_lines

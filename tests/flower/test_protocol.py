@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError, load_clients
 from fedem_lightning.models.client_store import Owner
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR
 from helpers.commands import call
 from helpers.conformance import Row
 from helpers.every_method import EVERY

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedem_lightning import APFL, EightBit, FedAvg, FedEM, HypCluster, UserError
 from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.flower.requests import state_of_client
+from fedem_lightning.flower.messages import state_of_client
 from fedem_lightning.models.client_store import Owner
 from helpers.federations import make_data, make_model, make_trainer, parameters
 from helpers.flower import InProcess

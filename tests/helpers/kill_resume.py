@@ -263,7 +263,7 @@ def load_packages() -> None:
 
 def all_settings(kinds: list[str], processes: list[int]) -> list[Setting]:
     """Every shipped method, one by one and stacked, in runs of these kinds and numbers of processes."""
-    from fedem_lightning.settings.shipped import CONFIG_DIR
+    from fedem_lightning.settings.keys import CONFIG_DIR
 
     names = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
     engines = ("loop", "vmap")

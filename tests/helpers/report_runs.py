@@ -12,7 +12,7 @@ import pytest
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.report import Group, Run
 from fedem_lightning.report.__main__ import main
-from fedem_lightning.report.collect import read_run
+from fedem_lightning.report.finished_run import read_run
 from helpers.runs import make_run
 
 

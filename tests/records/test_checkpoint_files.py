@@ -14,7 +14,7 @@ import torch
 from fedem_lightning import FedAvg, FedEM, UserError
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
-from fedem_lightning.run.resuming import newest_checkpoint
+from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.serving.model_files import load
 from helpers.federations import make_data, make_model, make_trainer
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report import Papers, Setting, find_runs, group_runs
+from fedem_lightning.report.gains_by_client import t_interval
 from fedem_lightning.report.scores_table import in_a_sentence, scores_table
-from fedem_lightning.report.significance import t_interval
 from helpers.runs import make_run
 
 

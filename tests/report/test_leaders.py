@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report import Papers, Run, find_runs, group_runs
-from fedem_lightning.report.collect import read_run
+from fedem_lightning.report.finished_run import read_run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.scores_table import scores_table
 from helpers.report_runs import make_sampled_run

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.evaluation.summaries import mean_tests
-from fedem_lightning.report.significance import mcnemar, t_test
+from fedem_lightning.report.gains_by_client import mcnemar, t_test
 
 
 def test_mcnemar_is_scipys_binomial_test() -> None:

@@ -11,7 +11,7 @@ import fedem_lightning.run.cli  # noqa: F401 - the resolvers of configurations
 from fedem_lightning import ClientAdam, ClientAdamW, ClientSGD, FedAdam, FedYogi
 from fedem_lightning.records.configs import resolved
 from fedem_lightning.run.gate import check_configuration, own_targets
-from fedem_lightning.settings.shipped import CONFIG_DIR, shipped
+from fedem_lightning.settings.keys import CONFIG_DIR, shipped
 
 METHODS = sorted(shipped("algorithm"))
 

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from fedem_lightning.report import find_runs
 from fedem_lightning.run.job_folders import resume_command
-from fedem_lightning.run.resuming import find_checkpoint
+from fedem_lightning.run.run_folder import find_checkpoint
 from helpers.commands import CONFIG_DIR, TINY, call
 from helpers.runs import leave_undrawn, snapshot
 

@@ -39,7 +39,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "half a JSON": {"schema": '{"task":'},
     "a number for the network": {"network": "5"},
     "a function for the network": {"network": '{"_target_": "os.mkdir", "path": "executed"}'},
-    "a network without its size": {"network": '{"_target_": "fedem_lightning.backbones.dense.Linear"}'},
+    "a network without its size": {"network": '{"_target_": "fedem_lightning.backbones.simple.Linear"}'},
 }
 
 

@@ -11,8 +11,7 @@ from fedem_lightning import UserError
 from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
-from fedem_lightning.settings.keys import flatten
-from fedem_lightning.settings.shipped import choices, implied_adaptation, method_title, shipped
+from fedem_lightning.settings.keys import choices, flatten, implied_adaptation, method_title, shipped
 from helpers.commands import CONFIG_DIR
 
 

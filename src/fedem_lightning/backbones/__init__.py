@@ -1,10 +1,9 @@
 """Backbones: the networks used as components. Any other `nn.Module` from features to outputs can be used too."""
 
 from fedem_lightning.backbones.convolutional import CNN, LeNet5, MobileNetV2, ReferenceCNN, ResNet18
-from fedem_lightning.backbones.dense import MLP, Categorical, Linear
 from fedem_lightning.backbones.layers import Dropout
-from fedem_lightning.backbones.lstm import LSTM, CharLSTM
 from fedem_lightning.backbones.pretrained import LoRA, Pretrained
+from fedem_lightning.backbones.simple import LSTM, MLP, Categorical, CharLSTM, Linear
 
 __all__ = [
     "CNN",

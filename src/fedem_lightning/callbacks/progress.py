@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
 
-from fedem_lightning.records.measures import headline, in_words
+from fedem_lightning.records import headline, in_words
 
 LINE_SECONDS = 60.0
 """Seconds between two lines about a long stage where the output is no terminal."""

@@ -12,7 +12,7 @@ import torch
 from fedem_lightning.data.names import checked_names, shown
 from fedem_lightning.data.samples import PIECE, Domains
 from fedem_lightning.errors import UserError, given, require
-from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.records import SPLITS
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
 """More classes than the first, and than samples, are refused unless set: ids as labels would make a huge network."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, fold, generator
-from fedem_lightning.records.measures import SPLITS as SPLITS
+from fedem_lightning.records import SPLITS as SPLITS
 from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
 
 

@@ -28,7 +28,7 @@ from fedem_lightning.data.table_features import (
     words,
 )
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.records import SPLITS
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns
 from fedem_lightning.tasks import TaskName

@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_map
 from fedem_lightning.backbones.layers import is_frozen_norm, padded_norms, padding
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
-from fedem_lightning.engine.base import Batch, Engine, take_step
-from fedem_lightning.engine.loop import LoopEngine
+from fedem_lightning.engine.base import Batch, Engine, LoopEngine, take_step
 from fedem_lightning.engine.stacked import StackedBackbone, StackedMixture
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.models.tensors import call_with

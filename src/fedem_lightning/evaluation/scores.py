@@ -16,7 +16,7 @@ from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
+from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from fedem_lightning.records.measures import HIGHER_IS_BETTER
+from fedem_lightning.records import HIGHER_IS_BETTER
 
 MOST_NAMES = 20
 """Of clients whose scores are not finite, as many are named."""

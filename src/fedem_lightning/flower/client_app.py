@@ -27,13 +27,13 @@ from fedem_lightning.data.own_files import load_client, sample_form
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
-from fedem_lightning.flower.requests import arrays
+from fedem_lightning.flower.messages import arrays
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
 from fedem_lightning.serving.model_files import write_clients
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR
 
 app = ClientApp()
 FIRST = torch.zeros(1, dtype=torch.int64)

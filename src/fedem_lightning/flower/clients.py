@@ -16,8 +16,16 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.evaluation.scores import Scores, scored_columns
-from fedem_lightning.flower.replies import Described, Refused, content_of, sums_in, take_scores, tensors_in, update_in
-from fedem_lightning.flower.requests import request
+from fedem_lightning.flower.messages import (
+    Described,
+    Refused,
+    content_of,
+    request,
+    sums_in,
+    take_scores,
+    tensors_in,
+    update_in,
+)
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 

@@ -24,11 +24,11 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.flower.clients import FlowerClients
-from fedem_lightning.flower.replies import Described, Refused, content_of, description_in, schema_of
+from fedem_lightning.flower.messages import Described, Refused, content_of, description_in, schema_of
 from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.cli import called_by
 from fedem_lightning.run.execute import run
-from fedem_lightning.settings.shipped import CONFIG_DIR
+from fedem_lightning.settings.keys import CONFIG_DIR
 
 app = ServerApp()
 _joined: "JoinedClients | None" = None  # those of the run that goes on: a configuration cannot hold them

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
-from fedem_lightning.records.measures import bytes_in_words
+from fedem_lightning.records import bytes_in_words
 
 MEMORY_LIMIT = 10**9
 """Largest number of bytes of rows that are kept in memory."""

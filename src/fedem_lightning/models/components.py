@@ -10,8 +10,8 @@ from torch.nn.parameter import is_lazy
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
-from fedem_lightning.backbones.lstm import LSTM
 from fedem_lightning.backbones.pretrained import Pretrained
+from fedem_lightning.backbones.simple import LSTM
 from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator

@@ -1,1 +1,37 @@
-"""Objects as plain values: the hyper-parameters that loggers record, the recipes in checkpoints."""
+"""What files of runs hold: names of scores and splits here, recipes, configurations."""
+
+from collections.abc import Iterable
+
+SPLITS = ("train", "val", "test")
+"""Names of the splits; their positions are the codes 0, 1, 2 used in arrays."""
+
+HIGHER_IS_BETTER = {"accuracy": True, "loss": False, "mse": False, "perplexity": False}
+
+_SHOWN = {
+    "mse": (1.0, "squared error"),
+    "perplexity": (1.0, "perplexity"),
+    "accuracy": (100.0, "accuracy, %"),
+    "loss": (1.0, "loss, nats"),
+}
+"""Factor and unit of each measure, in the order in which one is preferred."""
+
+
+def headline(measures: Iterable[str]) -> tuple[str, float, str]:
+    """The measure to show first among `measures`, with its factor and unit."""
+    given = set(measures)
+    name = next((measure for measure in _SHOWN if measure in given), "accuracy")
+    return name, *_SHOWN[name]
+
+
+def bytes_in_words(n_bytes: float) -> str:
+    """A number of bytes in the largest fitting unit, of which there are a thousand of the next smaller: 4.54 kB."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes:.0f} byte{'s' * (round(n_bytes) != 1)}"
+
+
+def in_words(value: float, measure: str) -> str:
+    """A score with its unit: 86.9 %, 1.234 nats, 0.05."""
+    factor, (_, _, unit) = _SHOWN[measure][0], _SHOWN[measure][1].partition(", ")
+    return f"{factor * value:.1f} %" if unit == "%" else f"{value:.4g} {unit}".rstrip()

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import regular
-from fedem_lightning.settings.shipped import small_groups
+from fedem_lightning.settings.keys import small_groups
 
 Select = Callable[[str], Any]
 """From a dotted key to its resolved value; None if there is none."""

@@ -1,20 +1,35 @@
-"""The work of `python -m fedem_lightning.report`: it reads folders, then prints and writes the report."""
+"""`python -m fedem_lightning.report`: it reads folders, then prints and writes the report."""
 
 import argparse
+import math
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.report.collect import find_runs
+from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.figures import figures_of
-from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import compared
-from fedem_lightning.report.groups import group_runs
-from fedem_lightning.report.papers import Papers
+from fedem_lightning.report.finished_run import Run, find_runs
+from fedem_lightning.report.gains_by_client import (
+    CHANCE_LEVEL,
+    compare_clients,
+    compared,
+    gains_and_losses,
+    said_p,
+    t_test,
+)
+from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
+from fedem_lightning.report.papers import CAVEAT, Papers
 from fedem_lightning.report.report_files import Report, check_free, write_report
-from fedem_lightning.report.scores_table import check_columns, scores_table
-from fedem_lightning.report.terminal import comparison_parts, print_parts, report_parts
+from fedem_lightning.report.scores_table import Table, check_columns, in_a_sentence, scores_table
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -88,3 +103,82 @@ def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
     ]
     lines = [*skipped, *unreadable, *repeated]
     return Report([scores_table(setting, papers) for setting in settings], left_out=lines)
+
+
+_UNLIMITED = 500
+"""Letters of a line where the output is no terminal."""
+
+
+def print_parts(parts: Iterable[Text | RichTable]) -> None:
+    """Prints texts and tables; no number is cut, so lines of a narrow terminal may wrap."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _UNLIMITED)
+    for part in parts:
+        width = max(console.width, console.measure(part).minimum)
+        console.print(part, soft_wrap=isinstance(part, Text), width=None if isinstance(part, Text) else width)
+
+
+def report_parts(
+    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None
+) -> Iterator[Text | RichTable]:
+    """The tables piece by piece, with the columns that are asked for, and the lines about what they leave out."""
+    for table in tables:
+        yield Text(f"\n{table.title}", style="bold")
+        shown = table.shown(columns)
+        yield _drawn(table, shown)
+        yield Text(in_a_sentence(table), style="bold")
+        yield from (Text(one_line(line)) for line in [*table.notes, *table.warnings])
+        if others := [key for key in table.columns if key not in shown]:
+            yield Text(f"{len(others)} more columns, by --columns NAME ...: {', '.join(others)}", style="dim")
+    if any(key.startswith("paper_") for table in tables for key in table.columns):
+        yield Text(f"\n{CAVEAT}")
+    if left_out:
+        yield Text("\nleft out:")
+        yield from (Text(f"  {one_line(line)}") for line in left_out)
+
+
+def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
+    drawn = RichTable(box=box.SIMPLE_HEAD)
+    drawn.add_column("algorithm", overflow="fold", min_width=9)
+    for key in shown:
+        texts = [table.text(group, key) for group in table.setting.groups]
+        header = one_line(table.columns[key].header)
+        width = max(8, *map(len, [*texts, *header.split()]))
+        drawn.add_column(textwrap.fill(header, width, break_on_hyphens=False), justify="right", no_wrap=True)
+    for group in table.setting.groups:
+        cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in shown]
+        drawn.add_row(Text(shorten(group.label)), *cells)
+    return drawn
+
+
+def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
+    """The comparison of two rows line by line; gains are positive where `a` is better."""
+    yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {setting.unit.replace(',', ' in')}", "bold")
+    clients = compare_clients(a, b)
+    if clients is None:
+        yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
+        return
+    yield from map(Text, _in_words(clients))
+    yield Text("compare.csv of --out has every client", style="dim")
+
+
+def _in_words(clients: pd.DataFrame) -> Iterator[str]:
+    """Lines about all seeds together: means, where each client counts once, and who gains."""
+    gain, seeds = (clients.groupby(key)["gain"].mean() for key in ("id", "seed"))
+    found = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
+    over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
+    interval = f"95 % interval {found.low[0]:+.3g} to {found.high[0]:+.3g}, {said_p(found.p[0])} ({over})"
+    about = "interval and p are about other clients with these trained models, not about other seeds"
+    yield f"mean gain {gain.mean():+.3g}, {interval}; {about}"
+    if len(seeds) > 1:
+        yield f"t-test over {len(seeds)} seeds: {said_p(t_test(seeds.to_numpy()))}"
+    shares = gains_and_losses(clients)
+    yield f"clients: {shares.better:.1%} better, {shares.worse:.1%} worse, {shares.equal:.1%} equal"
+    if math.isnan(shares.gains):
+        yield "no client can be tested alone: the scores of its samples are not known"
+        return
+    by_chance = f"by chance alone at most {CHANCE_LEVEL / 2:.1%} each"
+    yield f"beyond chance: {shares.gains:.1%} gain, {shares.loses:.1%} lose; {by_chance}"
+    if clients["p"].isna().any():
+        yield f"{clients['p'].isna().mean():.1%} of the clients could not be tested alone"

@@ -13,10 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.drawing import FIRST, HEIGHT, STYLE, Drawn, Looks, draw_over_seeds, looks, with_panels
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import compare_clients
+from fedem_lightning.report.gains_by_client import CHANCE_LEVEL, compare_clients, t_interval
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.scores_table import Table
-from fedem_lightning.report.significance import CHANCE_LEVEL, t_interval
 from fedem_lightning.run.figures import GROUPS_SHOWN, drawn_text, heat_map
 
 DEFAULT = ("curves", "seeds", "clients", "mixture")

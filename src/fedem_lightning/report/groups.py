@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.records.measures import headline
+from fedem_lightning.records import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT, short
-from fedem_lightning.settings.shipped import method_title
+from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT, method_title, short
 
 _ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
 _ALGORITHMS += ["mocha", "fedem", "d_fedem"]

@@ -24,6 +24,9 @@ _SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "ma
 
 _TEXTS = ("note", "when")
 COMPONENTS_TABLE = "fedem-appendix-j3"
+CAVEAT = (
+    "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
+)
 
 
 class Papers:

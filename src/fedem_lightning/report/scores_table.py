@@ -8,10 +8,9 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
-from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
+from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, compare_clients, gains_and_losses, leaders, t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
-from fedem_lightning.report.significance import ENOUGH_SEEDS, leaders, t_interval
 from fedem_lightning.report.warning_lines import MARK, unchosen, warning_lines
 
 _Values = dict[str, dict[str, float]]

@@ -26,9 +26,8 @@ from fedem_lightning.run.command_line import check_options, not_composed
 from fedem_lightning.run.commands import usage
 from fedem_lightning.run.failures import Unexpected, end, unexpected, user_message
 from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
-from fedem_lightning.settings.keys import CALLS_RUN
-from fedem_lightning.settings.shipped import CONFIG_DIR
-from fedem_lightning.startup.process import is_worker_rank
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
+from fedem_lightning.startup import is_worker_rank
 
 _typed: list[str] = []  # the words of the command line
 _sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
@@ -47,7 +46,7 @@ def _hydra_main(config: DictConfig) -> float | None:
         _describe_one_job(folder, typed)
     if "torch" not in sys.modules and not is_worker_rank():
         print("loading PyTorch and Lightning ...", flush=True)
-    from fedem_lightning.records.measures import headline
+    from fedem_lightning.records import headline
     from fedem_lightning.run.execute import run
 
     warnings.formatwarning = _on_one_line  # Lightning has put its own in its place

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from fedem_lightning.errors import UserError, one_line
-from fedem_lightning.settings.shipped import CONFIG_DIR, choices
+from fedem_lightning.settings.keys import CONFIG_DIR, choices
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""

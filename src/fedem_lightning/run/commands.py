@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from fedem_lightning.errors import UserError
-from fedem_lightning.settings.shipped import CONFIG_DIR, choices
+from fedem_lightning.settings.keys import CONFIG_DIR, choices
 
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture

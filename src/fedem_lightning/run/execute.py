@@ -1,6 +1,8 @@
 """A run, from a composed configuration to a finished folder."""
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,27 +19,29 @@ from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.run.announcing import announce, say
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning, with_features
-from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.devices import pick_accelerator, pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
 from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
-from fedem_lightning.run.resuming import check_checkpoint, find_checkpoint, newest_checkpoint, rounds_of
 from fedem_lightning.run.run_folder import (
     begin_folder,
+    check_checkpoint,
     check_run_folder,
+    find_checkpoint,
     finished_results,
     held_files,
     leave_folder,
+    newest_checkpoint,
     only_run_in,
+    rounds_of,
 )
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.trackers import Trackers
-from fedem_lightning.startup.process import is_worker_rank
+from fedem_lightning.startup import is_worker_rank
 
 _PATIENCE = 10.0
 """Seconds that another process waits after an error: the first one says it, and ends the others."""
@@ -127,7 +131,8 @@ def _run(
                 say(line)
         _train_and_test(trainer, model, data, checkpoint)
         if trainer.is_global_zero:
-            names = _names(config, choices) | {"command": run_command(overrides, flags)}
+            names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
+            names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
             results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
     except BaseException:
@@ -202,12 +207,6 @@ def _stopped(folder: Path, command: str) -> str:
     return f"stopped; continue after round {rounds_of(newest)} with: {command}"
 
 
-def _names(config: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
-    """What results.json says of the run's configuration."""
-    names = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
-    return names | {"fidelity": config.fidelity}
-
-
 def _report(
     folder: Path,
     model: FederatedAlgorithm,
@@ -222,3 +221,37 @@ def _report(
     say(f"results, figures and checkpoints: {folder}")
     print_result(results, title)
     return results
+
+
+_COMMAND = "choose one with: "
+"""How a line with a command begins: it stays whole, to be copied."""
+
+
+def say(text: str) -> None:
+    """Prints lines; a terminal's are broken between words, but for commands."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns
+    for line in text.splitlines():
+        parts = textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        broken = terminal and len(line) > width and not line.startswith(_COMMAND)
+        print("\n".join(parts) if broken else line, flush=True)
+
+
+def announce(
+    config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
+) -> None:
+    """Says what is trained on which data, by which engine, where its files are, and what clients keep."""
+    engine = model.local.resolve_engine(trainer.strategy.root_device)
+    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+    if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
+        say("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need")
+    say(f"data: {data.federation}")
+    n_clients, notes = data.federation.n_clients, data.federation.notes
+    if left_out := notes.get("left_out_clients", 0):
+        say(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}")
+    say(f"engine: {engine.name} ({engine.reason}){several}")
+    say(f"folder: {folder}")
+    for name, store in model.states.stores().items():
+        without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
+        what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")
+        say(f"clients keep their {what}: {store}{without}")

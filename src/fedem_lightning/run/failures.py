@@ -13,7 +13,7 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning.errors import UserError, one_line
-from fedem_lightning.startup.process import is_worker_rank
+from fedem_lightning.startup import is_worker_rank
 
 _LONGEST = 1000
 """Characters of a line."""

@@ -14,9 +14,9 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.errors import one_line
+from fedem_lightning.records import HIGHER_IS_BETTER, headline
 from fedem_lightning.records.files import replacing
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
-from fedem_lightning.settings.shipped import method_title
+from fedem_lightning.settings.keys import method_title
 
 PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
 """Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""

@@ -21,9 +21,8 @@ from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
 from fedem_lightning.errors import UserError, given, one_line, require
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
-from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED, flatten
+from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED, flatten, shipped
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
-from fedem_lightning.settings.shipped import shipped
 from fedem_lightning.topology import Weights
 
 _OWN: dict[str, Any] = {

@@ -10,11 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import UserError
+from fedem_lightning.records import HIGHER_IS_BETTER, headline
 from fedem_lightning.records.configs import data_and_network
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.run.job_folders import run_command
-from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN
-from fedem_lightning.settings.shipped import shipped
+from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN, shipped
 
 WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
 

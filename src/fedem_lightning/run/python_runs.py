@@ -17,7 +17,7 @@ from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.shipped import shipped
+from fedem_lightning.settings.keys import shipped
 
 
 def save_run(

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.records.measures import bytes_in_words, headline, in_words
-from fedem_lightning.settings.shipped import implied_adaptation, method_title
+from fedem_lightning.records import bytes_in_words, headline, in_words
+from fedem_lightning.settings.keys import implied_adaptation, method_title
 
 _BY_LABEL = 0.2
 """Share of a component's entropy that labels explain, above which a run says so if clients explain less."""

@@ -20,9 +20,9 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import Interrupted, UserError, one_line
+from fedem_lightning.records import HIGHER_IS_BETTER, SPLITS, headline
 from fedem_lightning.records.configs import resolved
 from fedem_lightning.records.files import regular, write_atomically
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, SPLITS, headline
 from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
 from fedem_lightning.settings.keys import flatten
 

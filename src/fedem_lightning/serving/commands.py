@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedem_lightning.errors import require
-from fedem_lightning.records.measures import SPLITS
+from fedem_lightning.records import SPLITS
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 
 TABLES = (".csv", ".tsv", ".parquet")

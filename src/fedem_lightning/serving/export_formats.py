@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.backbones.lstm import LSTM
+from fedem_lightning.backbones.simple import LSTM
 from fedem_lightning.data.samples import MASK, Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, require

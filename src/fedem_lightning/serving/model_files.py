@@ -28,7 +28,7 @@ from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make, with_network
-from fedem_lightning.run.resuming import newest_checkpoint
+from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.settings.check import check_arguments
 
 FORMAT = "fedem-lightning clients 1"

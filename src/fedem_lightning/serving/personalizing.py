@@ -11,7 +11,7 @@ import pandas as pd
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.records.measures import headline
+from fedem_lightning.records import headline
 from fedem_lightning.serving.model_files import load, write_clients
 from fedem_lightning.serving.predicting import (
     SHOWN_SUMS,

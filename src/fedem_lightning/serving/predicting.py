@@ -15,8 +15,8 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.records import HIGHER_IS_BETTER, headline
 from fedem_lightning.records.files import replacing
-from fedem_lightning.records.measures import HIGHER_IS_BETTER, headline
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
 from fedem_lightning.tasks import MultiLabel

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from fedem_lightning.errors import require
 from fedem_lightning.tasks.base import MISSING, Loss, Task, TaskName, known
-from fedem_lightning.tasks.classes import BinaryClassification, Classification, Density
+from fedem_lightning.tasks.classes import BinaryClassification, Classification, Density, LanguageModel, MultiLabel
 from fedem_lightning.tasks.regression import Regression
-from fedem_lightning.tasks.several import LanguageModel, MultiLabel
 
 __all__ = [
     "MISSING",
