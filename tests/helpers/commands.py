@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fedem_lightning.run.cli import main
-from fedem_lightning.settings import shipped
+from fedem_lightning.settings import keys
 
-CONFIG_DIR = shipped.CONFIG_DIR
+CONFIG_DIR = keys.CONFIG_DIR
 """Whoever imports it from here has the command line's resolvers, too, without which nothing can be composed."""
 TINY = [
     "dataset.n_clients=8",
