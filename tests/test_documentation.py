@@ -367,16 +367,12 @@ def run_ours(command: Found, arguments: list[str], here: Path, monkeypatch: pyte
 def run_data(words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m fedem_lightning.data`, on little data that is there already."""
     match words:
-        case ["convert", name, _, out]:
-            data_command(["convert", name, "mine.npz", out])
         case ["describe", "cifar10", *arguments]:
-            runs.leave_undrawn(monkeypatch)
-            (here / "cifar10.png").unlink(missing_ok=True)  # two documents draw it; a run draws over no file
             small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
             data_command(["describe", "cifar10", *arguments, *small])
         case ["download", *_]:
             data_command([*words, f"data_dir={here}"])
-        case ["list" | "describe", *_]:
+        case ["describe", *_]:
             data_command(words)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face data sets by columns, and federations of flwr-datasets: the same samples, the same clients, one line."""
+"""Hugging Face data sets by columns: the same samples, the same clients, one line."""
 
 from pathlib import Path
 from typing import Any
@@ -121,41 +121,6 @@ def test_the_tokenizer_of_an_encoder() -> None:
     expected = own(ROWS["text"], truncation=True, max_length=6, padding=True)
     assert samples.x["input_ids"].tolist() == expected["input_ids"]
     assert samples.x["attention_mask"].tolist() == expected["attention_mask"]
-
-
-# --- flwr-datasets ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "natural"])
-def test_partitions_of_flwr_datasets(kind: str) -> None:
-    flwr: Any = pytest.importorskip("flwr_datasets")
-    partitioners: Any = pytest.importorskip("flwr_datasets.partitioner")
-    rng, n = np.random.default_rng(0), 400
-    table = {
-        "x": rng.normal(size=(n, 3)).tolist(),
-        "label": (np.arange(n) % 4).tolist(),
-        "user": (np.arange(n) % 7).tolist(),
-    }
-
-    def made() -> Any:
-        partitioner: Any = {
-            "iid": lambda: partitioners.IidPartitioner(5),
-            "dirichlet": lambda: partitioners.DirichletPartitioner(5, "label", alpha=0.5, seed=3),
-            "natural": lambda: partitioners.NaturalIdPartitioner("user"),
-        }[kind]()
-        federated = flwr.FederatedDataset(dataset="local", partitioners={"train": partitioner}, shuffle=False)
-        federated._dataset = datasets.DatasetDict({"train": datasets.Dataset.from_dict(table)})
-        federated._dataset_prepared = True
-        return federated
-
-    federated, read = made(), made()
-    federation = HubDataModule(read, "label", features=["x"], fractions=(1, 0, 0)).federation
-    parts = [federated.load_partition(k, "train") for k in range(7 if kind == "natural" else 5)]
-    assert federation.names == tuple(str(k) for k in range(len(parts)))
-    client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    x, y = (np.concatenate([np.asarray(part[name]) for part in parts]) for name in ("x", "label"))
-    expected = FederatedDataModule.from_arrays(x, y, client, fractions=(1, 0, 0)).federation
-    assert federation.digest() == expected.digest()
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import torch
 from fedem_lightning import FedAvg, FederatedDataModule, Linear, UserError
 from fedem_lightning.adaptation import KNN
 from fedem_lightning.data.describe import describe
-from fedem_lightning.data.own_files import load_client
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel
@@ -128,12 +127,6 @@ def test_tasks_of_tables_are_those_of_one_label(
     arguments = ("dataset=table", "dataset.path=a.csv", "dataset.label=y", "dataset.client=client")
     assert call(tmp_path, monkeypatch, *arguments, "dataset.task=language", "backbone=linear") == 2
     assert "error: dataset.task: a table has one label a row, expected classification" in capsys.readouterr().err
-
-
-def test_a_client_of_its_own_has_such_labels(tmp_path: Path) -> None:
-    np.savez(tmp_path / "ann.npz", x=X, y=np.where(np.eye(N, 3) > 0, -100, CODES % 2))
-    federation = load_client(tmp_path / "ann.npz", task="multilabel")
-    assert federation.task == MultiLabel(3)
 
 
 def test_new_labels_have_the_form_of_training() -> None:

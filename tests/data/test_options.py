@@ -33,13 +33,13 @@ KEYWORDS: dict[Any, str] = {
     SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",
     DensityDataModule: f"n_clients n_symbols n_samples n_val test_size shifted {HELD_OUT}",
     Digits: f"n_clients alpha n_groups {SPLIT}",
-    TextDataModule: f"path data_dir window stride min_sentences n_clients printable char_weights {SPLIT}",
+    TextDataModule: f"path data_dir window stride n_clients printable char_weights {SPLIT}",
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
     NpzDataModule: f"path {TASK} {DEALT}",
     TableDataModule: f"{TABLE} {TASK} {DEALT}",
     TorchDataModule: f"data test val client columns {TASK} {DEALT}",
     PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
-    FederatedDataModule.from_arrays: f"x y client split names domain coarse {TASK} {DEALT}",
+    FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {DEALT}",
 }
 
 
@@ -54,10 +54,10 @@ def test_the_keywords_of_a_data_module(kind: Any) -> None:
 
 
 def test_an_option_has_the_same_range_and_default_everywhere() -> None:
-    """Except for a partition of a table, whose samples have no coarse labels, and its task, which its labels say."""
+    """Except for the task of a table, which its labels say."""
     groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
-    own: dict[Any, tuple[str, ...]] = {TableDataModule: ("partition", "task"), TextDataModule: ("n_clients",)}
+    own: dict[Any, tuple[str, ...]] = {TableDataModule: ("task",), TextDataModule: ("n_clients",)}
     folders = (PFLlibDataModule,)
     own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
     for kind in (ImageDataModule, TextDataModule, *own_kinds):

@@ -1,17 +1,14 @@
-"""The figures of a run and of a federation: titles, whole numbers, colours."""
+"""The figures of a run: titles, whole numbers, colours."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedem_lightning.data.describe import draw_federation
 from fedem_lightning.run.figures import draw_figures, drawn_text
-from helpers.federations import make_data
 from helpers.runs import make_run
 
 BAD = "<script>alert(1)</script> $\\frac{$ \x00\x1b[31m\u202e\n" + "long" * 75
@@ -77,31 +74,3 @@ def test_figures_have_the_methods_name_and_whole_numbers(
     heat = drawn["mixture_weights"].axes[0]
     assert ticks(heat.yaxis) == [0, 1, 2]
     assert all(t == round(t) for t in ticks(heat.xaxis) + ticks(drawn["accuracy_by_round"].axes[0].xaxis))
-
-
-def test_a_tiny_client_does_not_darken_the_picture(tmp_path: Path, drawn: dict[str, Figure]) -> None:
-    """It has one class, so a share of 1; others have 40 classes, so shares of about 1/40."""
-    rng = np.random.default_rng(0)
-    client = np.repeat(np.arange(4), (2000, 2000, 2000, 3))
-    y = np.where(client == 3, 7, rng.integers(40, size=len(client)))
-    data = type(make_data()).from_arrays(rng.normal(size=(len(client), 2)), y, client)
-    draw_federation(data.federation, tmp_path / "figure.png")
-    image = drawn["figure"].axes[1].images[0]
-    low, high = image.get_clim()
-    assert low == 0
-    assert 1 / 40 < high < 2 / 40
-    assert image.colorbar is not None
-    assert image.colorbar.extend == "max"
-
-
-def test_a_scale_that_holds_all_shares_has_no_arrow(tmp_path: Path, drawn: dict[str, Figure]) -> None:
-    y, client = np.array([0, 1, 2, 0, 1, 2] * 4), np.repeat([0, 1], 12)
-    data = type(make_data()).from_arrays(np.ones((24, 2)), y, client)
-    draw_federation(data.federation, tmp_path / "figure.png")
-    sizes, shares = drawn["figure"].axes[:2]
-    image = shares.images[0]
-    assert image.get_clim() == pytest.approx((0, 1 / 3))
-    assert image.colorbar is not None
-    assert image.colorbar.extend == "neither"
-    assert ticks(shares.yaxis) == [0, 1, 2]
-    assert ticks(sizes.xaxis) == [0, 1]

@@ -11,8 +11,8 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
 from fedem_lightning import NpzDataModule, load, load_clients
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.serving.predicting import predictions

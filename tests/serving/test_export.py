@@ -68,7 +68,7 @@ def federation(folder: Path, n_classes: int = 3, images: bool = False, text: boo
     rng, client = np.random.default_rng(0), np.arange(36) % 3
     if text:
         (folder / "hamlet.txt").write_text(PLAY)
-        return TextDataModule(folder / "hamlet.txt", window=6, min_sentences=0)
+        return TextDataModule(folder / "hamlet.txt", window=6)
     x = rng.integers(256, size=(36, 8, 8, 3)).astype(np.uint8) if images else rng.normal(size=(36, 4))
     names = np.array(["a", "b/ö", "B?ö"])
     if options.get("task") == "regression":

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.own_files import ARRAYS
 from helpers.runs import snapshot
 from helpers.serving import refused
 

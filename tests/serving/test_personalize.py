@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedem_lightning import load, load_clients
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
 from fedem_lightning.serving.personalizing import only_shots

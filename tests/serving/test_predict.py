@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, Local, load_clients
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.personalize import main as personalize
 from fedem_lightning.predict import main
 from fedem_lightning.serving.model_files import write_clients

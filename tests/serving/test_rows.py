@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedem_lightning import FederatedDataModule, TableDataModule, UserError, load
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("arguments", [["fedem_lightning", "--cfg", "job"], ["fedem_lightning.data", "list"]])
+@pytest.mark.parametrize(
+    "arguments", [["fedem_lightning", "--cfg", "job"], ["fedem_lightning.data", "describe", "digits"]]
+)
 def test_a_command_that_nobody_reads_ends_without_a_trace(arguments: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -19,7 +21,7 @@ def test_a_command_that_nobody_reads_ends_without_a_trace(arguments: list[str], 
 
 
 def test_a_full_disk_ends_a_command_with_a_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedem_lightning.data", "list"]
+    command = [sys.executable, "-m", "fedem_lightning.data", "describe", "digits"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (2, "error: [Errno 28] No space left on device\n")

@@ -43,7 +43,7 @@ QUICK = {
     "misspelt part": ["fedem_lightning", "trainr.max_epochs=3"],
     "report": ["fedem_lightning.report", "--help"],
     "report without a folder": ["fedem_lightning.report"],
-    "data": ["fedem_lightning.data", "list"],
+    "data": ["fedem_lightning.data", "--help"],
 }
 
 

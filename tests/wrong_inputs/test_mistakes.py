@@ -19,7 +19,7 @@ IN_PROCESSES = (
     *("algorithm=fedagv", "trainer.max_epoch=3", "--verison", "seed=abc", "run_dir=run", "ckpt_path=none.ckpt"),
     *("backbone._target_=nope.Net", "algorithm.client_optimizer.lr=1e38"),
 )
-COMMANDS_IN_PROCESSES = ("report none", "evaluate folder good.npz", "data describe no_such", "data list data_dr=x")
+COMMANDS_IN_PROCESSES = ("report none", "evaluate folder good.npz", "data describe no_such")
 
 
 @pytest.fixture(scope="module")

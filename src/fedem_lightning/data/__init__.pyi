@@ -1,12 +1,11 @@
 from .block import Block
-from .datamodule import FederatedDataModule
+from .datamodule import FederatedDataModule, NpzDataModule
 from .dealing import Dealing
 from .federation import Federation
 from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
-from .own_files import NpzDataModule
 from .own_folders import PFLlibDataModule
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift

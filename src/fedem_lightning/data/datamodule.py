@@ -1,7 +1,8 @@
-"""The data module for Lightning: an epoch is a round, and its only batch is the federation."""
+"""The data module for Lightning: an epoch is a round, its only batch the federation; and the one of an .npz."""
 
 import reprlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import printable
+from fedem_lightning.data.formats import read_npz
+from fedem_lightning.data.names import names_of_clients, printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.samples import InShape
 from fedem_lightning.data.splits import Splitting
+from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
 from fedem_lightning.settings.check import check_arguments, grouped
 
@@ -57,7 +60,6 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
-        coarse: np.ndarray | None = None,
         **options: Annotated[Any, TaskOptions, Dealing, Splitting],
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays, lists or pandas columns.
@@ -71,7 +73,6 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
             domain: the domain of each sample [n], whole numbers or strings; `Agnostic` needs it.
-            coarse: superclasses [n], whole numbers; the partition "pachinko" needs them.
             options: those of `TaskOptions`, `Dealing` and `Splitting`.
 
         Raises:
@@ -81,7 +82,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         """
         check_arguments("", cls.from_arrays, options)
         groups = grouped(options, TaskOptions, Dealing, Splitting)
-        arrays = OwnArrays(x, y, client, split, names, domain, coarse)
+        arrays = OwnArrays(x, y, client, split, names, domain)
         data = FederatedDataModule(checked_federation(arrays, *groups))
         data._describe({name: value for group in groups for name, value in vars(group).items()})
         return data
@@ -129,3 +130,31 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         self._on_device = self._on_device.to(device)
         return self._on_device
+
+
+ARRAYS = ("x", "y", "client", "split", "names", "client_names", "domain")
+"""Of an .npz file."""
+
+
+class NpzDataModule(FederatedDataModule):
+    """Reads x, y and, if there, client, split, names, domain, as `FederatedDataModule.from_arrays` has them.
+
+    Args:
+        path: the .npz file.
+        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+
+    Raises:
+        UserError: the file is missing or broken, or its arrays are wrong.
+
+    """
+
+    def __init__(self, path: str | Path | None, **options: Annotated[Any, TaskOptions, Dealing, Splitting]) -> None:
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+        require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
+        arrays = read_npz(Path(str(path)).expanduser(), ARRAYS)
+        needed = ("x", "y", "client") if dealing.partition == "natural" else ("x", "y")
+        missing = [name for name in needed if name not in arrays]
+        expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
+        require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
+        found = {name: arrays.get(name) for name in OwnArrays._fields} | {"names": names_of_clients(arrays)}
+        super().__init__(checked_federation(OwnArrays(**found), task, dealing, splitting, notes={"source": str(path)}))

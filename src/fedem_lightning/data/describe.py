@@ -1,11 +1,9 @@
-"""Description of a federation as a table and a figure: clients, samples, classes, heterogeneity."""
+"""Description of a federation as a table: clients, samples, classes, heterogeneity."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +12,6 @@ from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.records.files import replacing
 from fedem_lightning.tasks import Regression
 
 
@@ -76,35 +73,3 @@ def print_description(federation: Federation, console: Console | None = None) ->
     for name, value in describe(federation).items():
         table.add_row(name.replace("_", " "), printable(repr(value) if name == "vocabulary" else str(value)))
     (console or Console(markup=False, emoji=False)).print(table)
-
-
-def draw_federation(federation: Federation, path: Path) -> None:
-    """Draws each client's samples by split (above) and shares of classes (below); clients are sorted by size.
-
-    The colour scale ends where 99 % of all samples are of no larger share of their client's samples: small clients have
-    few classes, so large shares, and hold few samples.
-    """
-    sizes = np.stack([federation.splits[split].counts().numpy() for split in SPLITS])
-    counts = label_counts(federation)
-    order = np.argsort(-sizes.sum(axis=0), kind="stable")
-    figure = Figure(figsize=(9, 3 if counts is None else 6), layout="constrained")
-    panels = figure.subplots(1 if counts is None else 2, 1, sharex=True, squeeze=False)[:, 0]
-    bottom = np.zeros(len(order))
-    for split, values in zip(SPLITS, sizes[:, order], strict=True):
-        panels[0].bar(np.arange(len(order)), values, bottom=bottom, width=1.0, label=split)
-        bottom += values
-    panels[0].set(ylabel="samples")
-    panels[0].legend()
-    if counts is not None:
-        shares = counts[order] / np.maximum(1, counts[order].sum(axis=1, keepdims=True))
-        ascending = np.argsort(shares, axis=None)
-        below = counts[order].flatten()[ascending].cumsum()
-        limit = float(shares.flatten()[ascending][np.searchsorted(below, 0.99 * below[-1])]) or 1.0
-        image = panels[1].imshow(shares.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0, vmax=limit)
-        panels[1].set(ylabel="class")
-        extend = "max" if shares.max() > limit else "neither"
-        figure.colorbar(image, ax=panels[1], label="share of a client's samples", extend=extend)
-    panels[-1].set(xlabel="clients, largest first")
-    panels[-1].locator_params(integer=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)

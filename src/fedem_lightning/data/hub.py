@@ -1,4 +1,4 @@
-"""Anyone's federation from a Hugging Face data set, or from a federation of flwr-datasets: `dataset=hub`."""
+"""Anyone's federation from a Hugging Face data set: `dataset=hub`."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,7 @@ class HubDataModule(FederatedDataModule):
 
     Args:
         path: a name on the Hub; a folder of `save_to_disk`; a .parquet, .csv, .json or .jsonl file; or from Python a
-            `datasets.Dataset`, a `DatasetDict`, or a `FederatedDataset` of flwr-datasets, whose partitions are the
-            clients.
+            `datasets.Dataset` or a `DatasetDict`.
         label: name of the label's column.
         client: name of the client's column; None: `partition` deals the rows to clients.
         text: name of a column of texts.
@@ -71,7 +70,7 @@ class HubDataModule(FederatedDataModule):
         label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
         numbers = None if features is None else [str(name) for name in features]
         datasets = imported("datasets", "hf", "dataset")
-        parts, owner = _parts(datasets, path, name)
+        parts = _parts(datasets, path, name)
         data = datasets.concatenate_datasets(list(parts.values()))
         has = ", ".join(data.column_names[:10])
         require(label is not None, f"label: expected the name of a column; the data set has {has}")
@@ -85,8 +84,7 @@ class HubDataModule(FederatedDataModule):
             x: Any = _tokens(data, text, tokenizer, max_length)
         else:
             x = _numbers(data, numbers, others) if image is None else _images(data, image)
-        if client is not None:
-            owner = _column(data, client)
+        owner = None if client is None else _column(data, client)
         codes = None
         if split is not None:
             codes = _column(data, split)
@@ -104,25 +102,18 @@ class HubDataModule(FederatedDataModule):
         super().__init__(checked_federation(arrays, task, dealing, splitting, notes))
 
 
-def _parts(datasets: Any, path: Any, name: str | None) -> tuple[dict[str, Any], np.ndarray | None]:
-    """The splits of a data set by name, and the client of each row where the data set is one of partitions."""
-    if hasattr(path, "load_partition"):
-        split, partitioner = next(iter(path.partitioners.items()))
-        path.load_partition(0, split)  # some count their partitions only when they see the data
-        partitions = [path.load_partition(k, split) for k in range(partitioner.num_partitions)]
-        names = getattr(partitioner, "partition_id_to_natural_id", None) or range(len(partitions))
-        owner = np.repeat(np.array([str(names[k]) for k in range(len(partitions))]), [len(p) for p in partitions])
-        return {"": datasets.concatenate_datasets(partitions)}, owner
+def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
+    """The splits of a data set by name."""
     if isinstance(path, str | Path):
         path = _loaded(datasets, Path(path).expanduser(), name)
     if isinstance(path, Mapping):
         known = len(path) == 1 or all(split in SPLIT_NAMES for split in path)
         expected = "expected splits called train, validation (or valid, val) and test"
         require(known, f"path: {expected}, got {', '.join(map(str, path))}; give one of them as a Dataset")
-        return dict(path), None
+        return dict(path)
     what = "path: expected a name on the Hub, a folder, a file, or a Dataset"
     require(isinstance(path, datasets.Dataset), f"{what}, got {given(path)}")
-    return {"": path}, None
+    return {"": path}
 
 
 def _loaded(datasets: Any, place: Path, name: str | None) -> Any:

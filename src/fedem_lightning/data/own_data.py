@@ -14,7 +14,6 @@ from fedem_lightning.data.arrays import (
     check_clients,
     check_domains,
     check_features,
-    check_labels,
     check_length,
     check_split,
     distinct_values,
@@ -75,7 +74,6 @@ class OwnArrays(NamedTuple):
     split: Any = None
     names: Any = None
     domain: Any = None
-    coarse: Any = None
 
 
 def checked_federation(
@@ -95,7 +93,7 @@ def checked_federation(
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
-    owner, own_names, coarse = None, None, None
+    owner, own_names = None, None
     arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
     x, y, notes = arrays.x, arrays.y, (notes or {}) | said
     n = n_rows(x)
@@ -110,10 +108,8 @@ def checked_federation(
             warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             x, notes["images"] = to_channels_last(x)
-    if arrays.coarse is not None:
-        coarse, _ = check_labels(as_array("coarse", arrays.coarse), None, n, "coarse")
     by_class = options.task in ("classification", "binary")
-    dealt = dealing.deal_own(Labels(y, coarse, owner, own_names), splitting.seed, by_class)
+    dealt = dealing.deal_own(Labels(y, None, owner, own_names), splitting.seed, by_class)
     own_split = arrays.split is not None
     codes = check_split(as_array("split", arrays.split), n) if own_split else splitting.split(dealt.client)
     seen = splitting.seen(dealt.names)
@@ -159,7 +155,7 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
         return arrays._replace(y=y), found, notes
     require(bool(kept.any()), "y: no label is known")
     warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
-    for name in ("client", "split", "domain", "coarse"):
+    for name in ("client", "split", "domain"):
         if getattr(arrays, name) is not None:
             rows = as_array(name, getattr(arrays, name))
             check_length(name, rows, n)

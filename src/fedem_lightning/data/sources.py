@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class Source(NamedTuple):
     """Facts about a data set that is known by name."""
 
-    about: str
     n_classes: int
     arrays: tuple[str, ...]  # arrays that its .npz must have
     size: str  # of the download
@@ -26,16 +25,12 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    "femnist": Source("handwritten characters by writer", 62, ("x", "y", "client"), "200 MB", "flwrlabs/femnist"),
-    "emnist": Source("handwritten characters, byclass", 62, ("x", "y"), "560 MB", mark="EMNIST/raw"),
-    "mnist": Source("handwritten digits", 10, ("x", "y"), "12 MB", mark="MNIST/raw"),
-    "cifar10": Source("colour images", 10, ("x", "y"), "170 MB", mark="cifar-10-batches-py"),
-    "cifar100": Source(
-        "colour images with coarse labels", 100, ("x", "y", "coarse"), "170 MB", mark="cifar-100-python"
-    ),
-    "shakespeare": Source(
-        "plays by role, next character", 0, ("text", "client", "client_names"), "506 MB", "flwrlabs/shakespeare"
-    ),
+    "femnist": Source(62, ("x", "y", "client"), "200 MB", "flwrlabs/femnist"),
+    "emnist": Source(62, ("x", "y"), "560 MB", mark="EMNIST/raw"),
+    "mnist": Source(10, ("x", "y"), "12 MB", mark="MNIST/raw"),
+    "cifar10": Source(10, ("x", "y"), "170 MB", mark="cifar-10-batches-py"),
+    "cifar100": Source(100, ("x", "y", "coarse"), "170 MB", mark="cifar-100-python"),
+    "shakespeare": Source(0, ("text", "client", "client_names"), "506 MB", "flwrlabs/shakespeare"),
 }
 SUPERCLASSES = [
     ord(letter) - ord("A")

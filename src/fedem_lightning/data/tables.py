@@ -3,10 +3,9 @@
 import difflib
 import functools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.partitions import Partition
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import (
     EXACT,
@@ -35,8 +33,6 @@ from fedem_lightning.tasks import TaskName
 
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
-TablePartition = Literal["natural", "iid", "dirichlet", "shards", "quantity_skew"]
-"""Those that need no coarse labels."""
 
 
 class TableDataModule(FederatedDataModule):
@@ -56,7 +52,6 @@ class TableDataModule(FederatedDataModule):
         split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
         task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
             the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
-        partition: of `Dealing`, except "pachinko".
         options: those of `TaskOptions`, `Dealing` and `Splitting`.
 
     Raises:
@@ -75,14 +70,12 @@ class TableDataModule(FederatedDataModule):
         missing: Fill | None = None,
         split: Column | None = None,
         task: TaskName | None = None,
-        *,
-        partition: TablePartition | Callable[..., Partition] = "natural",
         **options: Annotated[Any, TaskOptions, Dealing, Splitting],
     ) -> None:
-        more, dealing, splitting = grouped({**options, "partition": partition}, TaskOptions, Dealing, Splitting)
+        more, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
         require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
-        roles = _roles(frame, label, client, split, needs_client=partition == "natural")
+        roles = _roles(frame, label, client, split, needs_client=dealing.partition == "natural")
         names = _features(frame, roles, features)
         known = _listed("categorical", categorical, names, "feature")
         check_values(frame, list(roles.values()))

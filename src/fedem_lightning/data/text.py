@@ -18,7 +18,7 @@ from fedem_lightning.data.sources import load_arrays
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.ranges import Count, PositiveInt, ShareOrNumber
+from fedem_lightning.settings.ranges import PositiveInt, ShareOrNumber
 from fedem_lightning.tasks import Classification
 
 SENTENCE_END = re.compile(rb"[.!?]+")
@@ -29,14 +29,13 @@ class TextDataModule(FederatedDataModule):
 
     A role's text is cut in order into train, val and test, and each window lies in one part: shuffled overlapping
     windows would put test text into training. A part of L characters has max(0, L - window) windows (with stride 1).
-    They are views on the text, which is stored once, as one byte a character.
+    They are views on the text, which is stored once, as one byte a character. A role with one sentence is left out.
 
     Args:
         path: a file or folder with the data, see `sources.load_arrays`.
         data_dir: where downloads are kept.
         window: number of characters of a window.
         stride: characters from one window to the next.
-        min_sentences: a role with fewer sentences is left out.
         n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
         printable: whether the vocabulary is Python's 100 printable characters; else the characters of the text.
         char_weights: whether characters have weights min(1, 0.012 / frequency) * 8 in the loss, as in the public FedEM
@@ -54,7 +53,6 @@ class TextDataModule(FederatedDataModule):
         data_dir: str | Path = "data",
         window: PositiveInt = 200,
         stride: PositiveInt = 1,
-        min_sentences: Count = 2,
         n_clients: ShareOrNumber | None = None,
         printable: bool = False,
         char_weights: bool = False,
@@ -70,18 +68,18 @@ class TextDataModule(FederatedDataModule):
         n_train = np.bincount(client[start[split[start] == 0]], minlength=len(names))
         ends = np.array([match.start() for match in SENTENCE_END.finditer(text.tobytes())], dtype=np.int64)
         sentences = np.bincount(client[ends], minlength=len(names))
-        fit = np.flatnonzero((n_train > 0) & (sentences >= min_sentences))
-        needed = f"{window + 1} characters to train on and {min_sentences} sentences"
+        fit = np.flatnonzero((n_train > 0) & (sentences > 1))
+        needed = f"{window + 1} characters to train on and 2 sentences"
         require(len(fit) > 0, f"window: no role in {origin} has {needed}")
         kept = fit[choose_clients(len(fit), n_clients, splitting.seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
-        few = int((sentences < min_sentences).sum())
+        few = int((sentences < 2).sum())
         notes: dict[str, Any] = {
             "source": origin,
             "characters": int(np.isin(client, kept).sum()),
             "left_out_clients": len(names) - len(kept),
-            "why": f"{few} roles with under {min_sentences} sentences, {len(names) - few - len(fit)} with no training "
+            "why": f"{few} roles with under 2 sentences, {len(names) - few - len(fit)} with no training "
             f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
             **({"class_weights": "by frequency"} if char_weights else {}),

@@ -1,13 +1,14 @@
 """Flower's ClientApp: a client that trains on its own samples, and scores its own model.
 
 The node's configuration (`flower-supernode --node-config`) has `data`, an .npz file with x, y and, optionally, split;
-and, optionally, `name`, `task`, `n_classes` (`data.own_files.load_client`), `model`, a .safetensors file for the newest
+and, optionally, `name`, `task`, `n_classes` (`load_client`), `model`, a .safetensors file for the newest
 model, and `trust`, packages of the user's that the method may name, by commas. Or it has `partition-id`, as in Flower's
 simulation: then the client is that one of the data set that the run's configuration names in `overrides`.
 """
 
 import json
 import shlex
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +23,10 @@ from hydra.utils import instantiate
 from fedem_lightning.aggregation import check_sent
 from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
+from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.own_files import load_client, sample_form
+from fedem_lightning.data.formats import read_npz
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
@@ -34,6 +37,7 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.settings.keys import CONFIG_DIR
+from fedem_lightning.tasks import TaskName
 
 app = ClientApp()
 FIRST = torch.zeros(1, dtype=torch.int64)
@@ -120,6 +124,27 @@ def algorithm_of(content: RecordDict, context: Context, federation: Federation) 
     algorithm.trainer = OneProcess()  # type: ignore[assignment]
     algorithm.prepare_for(federation)
     return algorithm
+
+
+def sample_form(federation: Federation) -> dict[str, Any]:
+    """The form of a federation's samples as plain values, without facts about its clients."""
+    several = ", ".join(federation.in_shape) if isinstance(federation.in_shape, Mapping) else ""
+    require(not several, f"dataset: samples of several arrays ({several}) cannot be sent to distributed clients")
+    state = Schema.of(federation).state()
+    state["whole"] = dict.fromkeys(state["whole"], 1)  # how large they are differs between clients
+    return {name: value for name, value in state.items() if name not in ("seen", "n_train", "names")}
+
+
+def load_client(
+    path: Path, name: str | None = None, task: TaskName = "classification", n_classes: int | None = None
+) -> Federation:
+    """A federation of one client from an .npz file, whose name it has without `name`; splits as there."""
+    arrays = read_npz(path, ("x", "y", "split"))
+    missing = [key for key in ("x", "y") if key not in arrays]
+    require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
+    x, y, alone, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
+    options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
+    return FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation
 
 
 def federation_of(context: Context) -> Federation:

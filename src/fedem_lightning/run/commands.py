@@ -30,7 +30,7 @@ python -m fedem_lightning.evaluate clients.safetensors new.csv     scores of row
 python -m fedem_lightning.personalize runs/a new.csv --out clients.safetensors     models for new clients
 python -m fedem_lightning.predict clients.safetensors new.csv --out p.csv          a prediction for every row
 python -m fedem_lightning.export runs/a --all --format onnx     trained models as files for other programs
-python -m fedem_lightning.data list                             known data sets; also download, convert, describe"""
+python -m fedem_lightning.data describe cifar10                 what a data set holds; also download"""
 
 _TEXT = """\
 Personalised federated learning in simulation: FedEM and the methods it is compared with.

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.data.arrays import check_clients, check_split
+from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.labels import has_any_before_checks
 from fedem_lightning.data.names import names_of_clients
-from fedem_lightning.data.own_files import ARRAYS
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
