@@ -1,5 +1,4 @@
-from .collect import find_runs
-from .finished_run import Run
+from .finished_run import Run, find_runs
 from .groups import Group, Setting, group_runs
 from .papers import Papers
 
