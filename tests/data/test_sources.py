@@ -107,7 +107,7 @@ def cifar(root: Path, coarse: bool) -> tuple[Path, np.ndarray]:
 def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None:
     arrays = read_arrays("femnist", form(tmp_path / "femnist"))
     assert arrays["x"].dtype == np.uint8
-    assert arrays["client_names"].tolist() == ["f1", "f2"]
+    assert arrays["names"].tolist() == ["f1", "f2"]
     for writer in (0, 1):
         mine = arrays["client"] == writer
         order = np.argsort(arrays["x"][mine][:, 0, 0])  # of two files, the order is nobody's business
@@ -150,9 +150,8 @@ def test_leafs_windows_are_put_together_again(tmp_path: Path) -> None:
     hamlet = {"x": x[:50] + x[90:], "y": y[:50] + y[90:]}  # a gap: two pieces
     content = {"user_data": {"HAMLET": hamlet, "GHOST": {"x": x[:3], "y": y[:3]}, "NOBODY": {"x": [], "y": []}}}
     (tmp_path / "all_data.json").write_text(json.dumps(content))
-    with pytest.warns(UserWarning, match="1 users have no samples: NOBODY"):
-        arrays = read_arrays("shakespeare", tmp_path)
-    assert arrays["client_names"].tolist() == ["HAMLET", "GHOST"]
+    arrays = read_arrays("shakespeare", tmp_path)
+    assert arrays["names"].tolist() == ["HAMLET", "GHOST"]
     pieces = [arrays["text"][arrays["piece"] == p].tobytes().decode() for p in range(3)]
     assert pieces == [TEXT[:130], TEXT[90:], TEXT[:83]]
 
@@ -172,7 +171,7 @@ def test_plays_in_plain_text(tmp_path: Path) -> None:
     )
     (tmp_path / "other.txt").write_text("First Citizen:\nBefore we proceed: hear.\nAll: Speak.\n")
     arrays = read_arrays("shakespeare", tmp_path)
-    names = enumerate(arrays["client_names"].tolist())
+    names = enumerate(arrays["names"].tolist())
     assert {name: arrays["text"][arrays["client"] == t].tobytes().decode() for t, name in names} == {
         "hamlet/HAMLET": "To be,  or not.\nThat is it.\nRest.",
         "hamlet/GHOST": "Swear.",
@@ -299,7 +298,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "leaf words": ("femnist", lambda p: leaf_with(p / "a", ONE | {"y": ["1"]}), "labels are no whole numbers"),
     "leaf bright": ("femnist", lambda p: leaf_with(p / "a", {"x": [[7] * 784], "y": [1]}), "pixels outside"),
     "leaf nobody": ("femnist", lambda p: leaf_with(p / "a", {"x": [], "y": []}), "no user with samples"),
-    "leaf nameless": ("femnist", lambda p: leaf_with(p / "a", ONE, name=""), "users: number 0 is empty"),
     "parquet columns": (
         "femnist",
         lambda p: parquet(p / "a", character=[]),
@@ -316,7 +314,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     ),
     "missing idx": ("mnist", lambda p: mnist_part(p), "cannot read mnist"),
     "other cifar": ("cifar10", lambda p: cifar(p / "a", coarse=False)[0], "torchvision cannot read cifar10"),
-    "text of another kind": ("shakespeare", lambda p: savez(p / "a.npz", x=None, y=None), "lacks text, client_names"),
+    "text of another kind": ("shakespeare", lambda p: savez(p / "a.npz", x=None, y=None), "lacks text, names"),
     "floats as text": ("shakespeare", lambda p: text_npz(p / "a.npz", text=np.zeros(12)), "expected uint8 characters"),
     "odd pieces": ("shakespeare", lambda p: text_npz(p / "a.npz", piece=np.zeros(3)), "piece: expected shape (12,)"),
     "no speech": ("shakespeare", lambda p: folder_of(p / "a", "a.txt", b"nothing is said\n"), "no speeches"),

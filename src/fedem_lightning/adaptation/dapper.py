@@ -12,7 +12,7 @@ from torch import Tensor
 from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.splits import Positions
+from fedem_lightning.data.splits import Split
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
@@ -97,7 +97,7 @@ def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws:
     return found
 
 
-def _nth_samples(split: Positions, clients: Tensor, draws: Tensor) -> Tensor:
+def _nth_samples(split: Split, clients: Tensor, draws: Tensor) -> Tensor:
     """Positions of the clients' samples number `draws` (modulo the number of samples), int64."""
     ends = split.counts(clients).cumsum(0)  # [C]
     number = draws % ends[-1]

@@ -19,12 +19,7 @@ FEW_CLASSES, LARGEST_Y = 1000, 10**6
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """An array, list or pandas column as an array; strings that are Python objects become NumPy strings.
-
-    Raises:
-        UserError: objects are neither all strings nor all whole numbers, e.g. one is missing; or this is no array.
-
-    """
+    """An array, list or pandas column as an array; Python's strings or whole numbers become NumPy's, others fail."""
     expected = f"{name}: expected an array, got a {type(values).__name__}"
     is_data = isinstance(values, torch.utils.data.Dataset)
     require(not is_data, f"{expected}; TorchDataModule reads a Dataset")
@@ -64,12 +59,7 @@ def as_rows(name: str, values: Any) -> np.ndarray:
 
 
 def as_fields(name: str, values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Several arrays by name, of at least one axis and of equal lengths: those of `names`, or all of the dictionary.
-
-    Raises:
-        UserError: it is no dictionary, lacks an array, or the arrays do not fit together.
-
-    """
+    """Several arrays by name, of at least one axis and of equal lengths: those of `names`, or all of the dictionary."""
     fits = isinstance(values, Mapping) and len(values) > 0
     require(fits, f"{name}: expected a dictionary of arrays, got {given(values)}")
     missing = [one for one in names or () if one not in values]
@@ -91,11 +81,7 @@ def check_features(
 ) -> np.ndarray:
     """Returns features [n, ...] as uint8, as a signed type of whole numbers, as float32 or as float64.
 
-    The message names the client of the first wrong sample, if the client of each, int [n], and the names [T] are known.
-
-    Raises:
-        UserError: they are no numbers, or not finite in float32.
-
+    They must be finite in float32. The message names the first wrong sample's client: `client` int [n], `names` [T].
     """
     require(x.dtype.kind in "fiub", f"{name}: expected numbers, got dtype {x.dtype}")
     check_finite(name, x, client, names)
@@ -183,8 +169,7 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     require(names.ndim == 1 and names.dtype.kind in "iuU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
-    given = [str(name) for name in names]
-    return client.astype(np.int64), tuple(checked_names("names", given, unique=True))
+    return client.astype(np.int64), tuple(checked_names("names", [str(name) for name in names], unique=True))
 
 
 def check_domains(domain: np.ndarray, n: int) -> Domains:

@@ -12,7 +12,7 @@ import torch
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.names import names_of_clients, printable
+from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.samples import InShape
 from fedem_lightning.data.splits import Splitting
@@ -156,5 +156,5 @@ class NpzDataModule(FederatedDataModule):
         missing = [name for name in needed if name not in arrays]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
         require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
-        found = {name: arrays.get(name) for name in OwnArrays._fields} | {"names": names_of_clients(arrays)}
+        found = {name: arrays.get(name) for name in OwnArrays._fields}
         super().__init__(checked_federation(OwnArrays(**found), task, dealing, splitting, notes={"source": str(path)}))

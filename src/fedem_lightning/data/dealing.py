@@ -15,23 +15,7 @@ from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, ShareO
 
 
 def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:
-    """The data's own clients (writers, roles), or a random subset of them.
-
-    Args:
-        labels: with natural owners.
-        seed: of the random subset.
-        n_clients: up to 1: the fraction of the owners to keep; from 2 on: their number; None: all.
-
-    Raises:
-        UserError: the data has no owners, or fewer than `n_clients`.
-
-    Example:
-        >>> labels = Labels(y=np.array([0, 1, 1, 0]), client=np.array([0, 1, 1, 2]), names=("Ann", "Bob", "Cem"))
-        >>> some = natural(labels, seed=0, n_clients=2)  # two of the three; -1: no client has the sample
-        >>> some.names, some.client
-        (('Bob', 'Cem'), array([-1,  0,  0,  1]))
-
-    """
+    """The data's own clients (writers, roles), or a random subset of them, see `choose_clients`."""
     if labels.client is None or labels.names is None:
         raise UserError("partition: natural needs data with a client for each sample; this data has none")
     owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
@@ -86,12 +70,7 @@ class Dealing:
     min_samples: Count = 10
 
     def deal(self, labels: Labels, seed: int) -> Partition:
-        """Calls the partition.
-
-        Raises:
-            UserError: its arguments are outside their ranges, or a user's own function returns something else.
-
-        """
+        """Calls the partition; UserError if a user's own function returns something else."""
         partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
         wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
         try:
@@ -104,22 +83,15 @@ class Dealing:
         dealt = partition(labels, seed, **taken)
         require(isinstance(dealt, Partition), f"{wanted}, which returned {given(dealt)}")
         client, n_clients = np.asarray(dealt.client), len(dealt.names)
-        fits = client.shape == (len(labels.y),) and client.dtype.kind == "i" and client.min(initial=0) >= -1
-        fits = fits and client.max(initial=-1) < n_clients
-        require(bool(fits), f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
+        fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
+        fits = fits and bool(((client >= -1) & (client < n_clients)).all())
+        require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
         return dealt
 
     def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
-        """Deals a user's own samples; the notes say how, unless all stay with the clients that they came with.
+        """Deals a user's own samples; y may be real targets (not `by_class`).
 
-        Args:
-            labels: y may be real targets, too.
-            seed: of the draw.
-            by_class: whether y has classes.
-
-        Raises:
-            UserError: the samples came without clients, or without classes, and the partition needs them.
-
+        The notes say how, unless all samples stay with the clients that they came with.
         """
         if self.partition == "natural" and labels.client is not None and self.n_clients is None:
             return Partition(labels.client, labels.names or ())

@@ -16,10 +16,9 @@ from fedem_lightning.tasks import Regression
 
 
 def label_counts(federation: Federation) -> np.ndarray | None:
-    """The number of samples of each class, over all splits, of each client: int64 [T, Y].
+    """Samples of each class of each client, int64 [T, Y]; None without classes, and where a sample has several labels.
 
-    None without classes, and where a sample has several labels. In text, the class of a window is its last target, so
-    that with stride 1 every character counts about once.
+    In text, the class of a window is its last target: with stride 1 every character counts about once.
     """
     if isinstance(federation.task, Regression) or has_several(federation.task):
         return None

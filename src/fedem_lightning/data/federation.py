@@ -12,7 +12,7 @@ from torch import Tensor
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
-from fedem_lightning.data.splits import Positions, splits_by_client
+from fedem_lightning.data.splits import Split, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.tasks import Task
@@ -43,7 +43,7 @@ class Federation:
     def __init__(
         self,
         samples: Samples,
-        splits: Mapping[str, Positions],
+        splits: Mapping[str, Split],
         names: Sequence[str],
         seen: Tensor,
         task: Task,

@@ -117,16 +117,9 @@ def _draw_client(
 
 
 def bayes_probability(scores: np.ndarray, pi: np.ndarray, noise: float, nodes: int = 20) -> np.ndarray:
-    """p(y = 1 | x, t) = sum_m pi_m E_eps sigmoid(<x, theta_m> + eps), the expectation by Gauss-Hermite quadrature.
+    """p(y = 1 | x, t) = sum_m pi_m E_eps sigmoid(<x, theta_m> + eps), [n], by Gauss-Hermite quadrature.
 
-    Args:
-        scores: <x, theta_m>, [n, M]; pi: [M].
-        noise: standard deviation of eps.
-        nodes: number of nodes of the quadrature.
-
-    Returns:
-        The probabilities [n].
-
+    scores: <x, theta_m>, [n, M]; pi: [M]; noise: standard deviation of eps.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     weights = weights / weights.sum()
@@ -214,17 +207,9 @@ def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarr
 def minimum_losses(distributions: np.ndarray, group: np.ndarray, n_hypotheses: int) -> tuple[float, float]:
     """The least expected loss of q models without features, if the clients of a true group share a model.
 
-    The best model of several clients is their mean distribution, and its loss is the entropy. All ways to merge the
-    groups into q are tried, so there should be few groups.
-
-    Args:
-        distributions: label distributions of the clients, [T, Y].
-        group: true group of each client, int [T].
-        n_hypotheses: q; more models than groups do not help.
-
-    Returns:
-        The mean expected loss of the clients in nats, for the best and for the worst way to merge groups.
-
+    The best model of several clients is their mean distribution [Y], and its loss is the entropy. All ways to merge the
+    groups (of clients, int [T]) into q are tried. Returns the clients' mean expected loss in nats, for the best way and
+    for the worst.
     """
     members = group == np.unique(group)[:, None]  # [G, T]
     totals, sizes = members @ distributions, members.sum(axis=1)  # [G, Y], [G]

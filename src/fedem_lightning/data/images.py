@@ -12,7 +12,6 @@ from fedem_lightning.data.arrays import check_clients, check_images, check_label
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.partitions import Labels, Partition
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.shifts import Augmentation, Shift
@@ -93,7 +92,7 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
     x, client, names, coarse = check_images(arrays["x"], origin), None, None, None
     y, _ = check_labels(arrays["y"], n_classes, len(x))
     if "client" in arrays:
-        client, names = check_clients(arrays["client"], names_of_clients(arrays), len(x))
+        client, names = check_clients(arrays["client"], arrays.get("names"), len(x))
     if "coarse" in arrays:
         coarse, _ = check_labels(arrays["coarse"], None, len(x), "coarse")
     return x, Labels(y, coarse, client, names)
@@ -115,17 +114,7 @@ def _deal_share(labels: Labels, fraction: float, dealing: Dealing, seed: int) ->
 
 
 def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
-    """The domain of each sample, which the name of its client determines.
-
-    Args:
-        patterns: domain -> regular expression, matched at the start of a client's name.
-        client: the client of each sample, int [n]; -1: no client.
-        names: names of the T clients.
-
-    Raises:
-        UserError: an expression is invalid, or a client's name matches none of the domains, or several.
-
-    """
+    """The domain of each sample by its client, int [n] (-1: no client), whose name begins as just one pattern says."""
     try:
         found = [[re.match(pattern, name) is not None for name in names] for pattern in patterns.values()]
     except re.error as error:

@@ -13,17 +13,9 @@ SHAPES = {"multilabel": "[n, labels]", "language": "[n, positions]"}
 
 
 def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int) -> tuple[np.ndarray, int]:
-    """Labels of a task, checked: int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN; and Y.
+    """Labels of a task, checked: int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN; and Y, or 0.
 
-    Args:
-        task: its name.
-        y: labels; missing ones are -100 or NaN, of real targets NaN. Only a sample of several labels may miss some.
-        n_classes: Y; None: the largest label plus 1. Tasks without classes have 0.
-        n: number of samples.
-
-    Raises:
-        UserError: they have another shape, or values that the task does not have.
-
+    Missing labels are -100 or NaN, of real targets NaN; only a sample of several labels may miss some.
     """
     if task in ("classification", "binary"):
         return check_labels(y, n_classes, n)
@@ -48,12 +40,7 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
 
 
 def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
-    """New labels of the task of a model, checked: those of the tasks that `SHAPES` names, or real targets.
-
-    Raises:
-        UserError: they do not fit, or a sample has no label that is known.
-
-    """
+    """New labels of the task of a model, checked: those of the tasks that `SHAPES` names, or real targets."""
     name: TaskName = "multilabel" if isinstance(task, MultiLabel) else "language" if has_several(task) else "regression"
     found, _ = checked_labels(name, y, getattr(task, "n_classes", None), n)
     size = found[0].size if n else task.n_targets
@@ -97,22 +84,8 @@ def has_any(y: np.ndarray) -> np.ndarray:
     return found
 
 
-def has_any_before_checks(task: Task, y: np.ndarray) -> np.ndarray:
-    """The same for labels of a task as a user gives them, -100 or NaN; true where a sample has only one label."""
-    if y.ndim < 2 or y.dtype.kind not in "iubf" or not (has_several(task) or task.n_outputs > 1):
-        return np.ones(len(y), dtype=bool)
-    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, dtype=bool)
-    found: np.ndarray = (known & ((y != MISSING) | (not has_several(task)))).reshape(len(y), -1).any(axis=1)
-    return found
-
-
 def missing_notes(y: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
-    """What a federation's notes say of missing labels; empty if none is.
-
-    Args:
-        y: labels [n, ...] of all samples; kept: bool [n], the samples with a label that is known.
-
-    """
+    """What a federation's notes say of missing labels y [n, ...]; `kept`, bool [n]: samples with a known one."""
     notes: dict[str, Any] = {}
     missing = int((~is_known(y[kept])).sum())
     if missing:

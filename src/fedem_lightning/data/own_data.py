@@ -166,12 +166,10 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:
-    """The weight of each class, [Y]; None: all alike.
+    """The weight of each class, [Y]; None: all alike. y [n] are the labels of the samples that are trained on.
 
-    "balanced" is n / (K n_y) for the n_y samples of class y, where K classes occur (King and Zeng 2001): every class
-    has the same sum of weights, and the mean weight of a sample is 1. A class that does not occur has weight 1.
-
-    y [n] are labels of the training samples of the clients that train; UserError if there are not Y weights.
+    "balanced" is n / (K n_y) for the n_y samples of class y, where K classes occur (King and Zeng 2001): a sample's
+    mean weight is 1. A class that does not occur has weight 1.
     """
     if given is None:
         return None

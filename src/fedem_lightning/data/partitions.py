@@ -72,22 +72,8 @@ def dirichlet(
     See FedEM, Section 4 (EMNIST, CIFAR10). Every sample is used exactly once. A draw that leaves a client with fewer
     than `min_samples` samples is repeated with the next sub-seed.
 
-    Args:
-        labels, seed, n_clients: y, the seed of the draw, and T.
-        alpha: concentration; if it is small, few clients have each label.
-        n_label_groups: number of random groups of labels, with one draw for each group, as in the public FedEM code;
-            None: one draw for each label.
-        min_samples: a client's least number of samples.
-
-    Raises:
-        UserError: the sizes are impossible, or 1,000 draws have failed.
-
-    Example:
-        >>> y = np.repeat([0, 1], 50)
-        >>> client = dirichlet(Labels(y), seed=0, n_clients=4, alpha=0.5).client
-        >>> [np.bincount(client[y == label], minlength=4).tolist() for label in (0, 1)]
-        [[31, 4, 2, 13], [30, 7, 12, 1]]
-
+    With `n_label_groups` there is one draw for each of so many random groups of labels, as in the public FedEM code.
+    UserError if the sizes are impossible, or 1,000 draws have failed.
     """
     _require_samples(len(labels.y), n_clients, min_samples)
     group = labels.y
@@ -133,13 +119,8 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
 
     A client draws its shares of the coarse labels from Dirichlet(alpha), its shares of the fine labels in each from
     Dirichlet(beta), and then n / T samples one by one without replacement. A label without samples is removed for all
-    clients; the current client's shares are then normalised (drawn again if all of them are 0).
-
-    The remainder of n / T is not used.
-
-    Raises:
-        UserError: the data has no coarse labels.
-
+    clients; the current client's shares are then normalised (drawn again if all of them are 0). The remainder of n / T
+    is not used.
     """
     if labels.coarse is None:
         raise UserError("partition: pachinko needs data with coarse labels, as cifar100 has them")

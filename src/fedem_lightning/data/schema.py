@@ -123,12 +123,7 @@ class Schema:
         return t
 
     def x_of(self, rows: Any) -> Any:
-        """The x of a table's rows (a DataFrame), or an array; warns of categories that training did not know.
-
-        Raises:
-            UserError: the table lacks a column, or has a wrong value; samples of several arrays lack one.
-
-        """
+        """The x of a table's rows (a DataFrame), or an array; warns of categories that training did not know."""
         if isinstance(self.in_shape, Mapping):
             return as_fields("x", rows, tuple(self.in_shape))
         if self.features is None or not isinstance(rows, pd.DataFrame):
@@ -139,12 +134,7 @@ class Schema:
         return x
 
     def labels(self, y: Any) -> np.ndarray:
-        """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets.
-
-        Raises:
-            UserError: a label is not one of the classes, or targets have another form.
-
-        """
+        """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets."""
         y = as_rows("y", y)
         if self.vocabulary is not None:
             return y
@@ -163,16 +153,9 @@ class Schema:
         return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
 
     def samples_of(self, x: Any, y: np.ndarray | None = None) -> Samples:
-        """Samples of this form; without labels they are zeros.
+        """Samples of this form, of x [n, *raw_shape] and what `labels` returns; without labels they are zeros.
 
-        Args:
-            x: [n, *raw_shape]; images also with the channels first. Several arrays by name: what the mask pads may be
-                longer or shorter than in training.
-            y: labels as whole numbers [n] (or [n, L]), or real targets [n] or [n, k].
-
-        Raises:
-            UserError: the arrays have another form.
-
+        Images may also have the channels first. What a mask pads may be longer or shorter than in training.
         """
         if isinstance(self.raw_shape, Mapping):
             return self._fields(x, y)

@@ -41,18 +41,8 @@ class Shift:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Assigns clients to groups, and shifts all samples of a group in the same way.
 
-        Args:
-            x: [n, ...], changed in place unless labels are permuted; y: int [n].
-            dealt: the client of each sample.
-            n_classes: Y.
-            seed: of groups and permutations.
-
-        Returns:
-            x, y, and every client's group, int64 [T].
-
-        Raises:
-            UserError: there are too many groups, or the samples are no images that could be turned or inverted.
-
+        Returns x [n, ...], changed in place unless labels are permuted, y int [n], and every client's group, int64 [T].
+        UserError for too many groups, and for samples that are no images that could be turned.
         """
         n_clients, most = len(dealt.names), {"rotation": 4, "inversion": 2}.get(self.shift or "", self.n_groups)
         require(self.n_groups <= n_clients, f"n_groups: {self.n_groups} groups, but there are {n_clients} clients")

@@ -30,7 +30,7 @@ SOURCES = {
     "mnist": Source(10, ("x", "y"), "12 MB", mark="MNIST/raw"),
     "cifar10": Source(10, ("x", "y"), "170 MB", mark="cifar-10-batches-py"),
     "cifar100": Source(100, ("x", "y", "coarse"), "170 MB", mark="cifar-100-python"),
-    "shakespeare": Source(0, ("text", "client", "client_names"), "506 MB", "flwrlabs/shakespeare"),
+    "shakespeare": Source(0, ("text", "client", "names"), "506 MB", "flwrlabs/shakespeare"),
 }
 SUPERCLASSES = [
     ord(letter) - ord("A")
@@ -38,7 +38,7 @@ SUPERCLASSES = [
 ]
 """CIFAR-100's superclass of each of its classes, in the order of their names; torchvision leaves them out."""
 IMAGES = ("x", "y", "client", "names", "client_names", "coarse", "split")
-TEXT = ("text", "client", "client_names", "piece")
+TEXT = ("text", "client", "names", "client_names", "piece")
 """Arrays that an .npz may have. The official split is kept in it, and not used."""
 
 
@@ -51,16 +51,9 @@ def kept_copy(name: str, folder: Path) -> Path | None:
 
 
 def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tuple[dict[str, np.ndarray], str]":
-    """Loads the arrays of a data set (see `formats`); returns them with their source.
+    """The arrays of a data set (see `formats`), and their source: `path`, else a copy in `data_dir`, else a download.
 
-    Args:
-        name: one of `SOURCES`.
-        path: the user's file or folder; None: a copy in `data_dir`, or else a download into it.
-        data_dir: folder of copies, NAME.npz.
-
-    Raises:
-        UserError: the data is missing and cannot be downloaded, is broken, or is not this data set.
-
+    UserError if the data is missing and cannot be downloaded, is broken, or is not this data set.
     """
     folder = Path(data_dir).expanduser()
     if path is not None:

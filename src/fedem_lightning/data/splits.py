@@ -6,7 +6,6 @@ Below them are the positions of a split's samples, client by client.
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,15 +33,7 @@ class HoldOut:
     seed: Seed = 0
 
     def seen(self, names: Sequence[str]) -> np.ndarray:
-        """Whether each of T clients is seen in training, bool [T].
-
-        Those in `unseen` are not, where whole numbers stand for the names that they are written as; or
-        round(unseen_fraction * T) random clients are not.
-
-        Raises:
-            UserError: both are given, a name is unknown, or nobody is left to train.
-
-        """
+        """Whether each of T clients is seen in training, bool [T]: not those in `unseen`, nor a random share."""
         n, share, wanted = len(names), self.unseen_fraction, {str(name) for name in self.unseen}
         if not wanted:
             n_unseen, seen = round(share * n), np.ones(n, dtype=bool)
@@ -90,17 +81,6 @@ class Splitting(HoldOut):
         return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
 
 
-class Positions(Protocol):
-    """Positions of the samples of one split, `len` of them: see `Split`, which has them as an array."""
-
-    def __len__(self) -> int: ...
-    def counts(self, clients: Tensor | None = None) -> Tensor: ...  # noqa: D102
-    def positions(self, clients: Tensor) -> tuple[Tensor, Tensor]: ...  # noqa: D102
-    def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Positions": ...  # noqa: D102
-    def to(self, device: torch.device | str) -> "Positions": ...  # noqa: D102
-    def fingerprint(self) -> list[Tensor]: ...  # noqa: D102
-
-
 def ranks(owner: Tensor, counts: Tensor) -> Tensor:
     """Each sample's index among its owner's samples: owner int64 [n], ascending; counts [C] -> int64 [n]."""
     return torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
@@ -108,7 +88,7 @@ def ranks(owner: Tensor, counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """`Positions` as an array, sorted by client."""
+    """Positions of the samples of one split, sorted by client."""
 
     index: Tensor  # int64 [n], positions in the federation's arrays
     offsets: Tensor  # int64 [T + 1]: client t owns index[offsets[t]:offsets[t + 1]]

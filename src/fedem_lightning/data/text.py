@@ -127,7 +127,7 @@ def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np
     text = arrays["text"]
     fits = text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
     require(fits, f"text: expected uint8 characters [n] in {origin}, got {text.dtype} of shape {text.shape}")
-    client, names = check_clients(arrays["client"], arrays["client_names"], len(text))
+    client, names = check_clients(arrays["client"], arrays["names"], len(text))
     piece = arrays.get("piece", client)
     require(piece.shape == client.shape, f"piece: expected shape {client.shape}, got {piece.shape}")
     order = np.argsort(client, kind="stable")

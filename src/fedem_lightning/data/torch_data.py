@@ -3,7 +3,6 @@
 Samples keep their order: that of the dictionary's clients, and in a client that of its data set.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence, Sized
 from typing import Annotated, Any, NamedTuple
 
@@ -105,17 +104,7 @@ class Part(NamedTuple):
 
 
 def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | int] = XY) -> OwnArrays:
-    """All samples by split, in a split by client.
-
-    Args:
-        data, val, test: dictionaries client -> samples, or lists, whose clients are 0, 1, ...; without `test` `data`
-            are not split.
-        columns: names of x and y where samples are dictionaries.
-
-    Raises:
-        UserError: they are neither, are empty, have different clients, or samples do not fit together.
-
-    """
+    """All samples by split, in a split by client; the parts are dictionaries client -> samples, or lists of samples."""
     parts: list[Part] = []
     owner: list[Any] = []
     split: list[int] = []
@@ -173,12 +162,6 @@ def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> Part:
         xs.append((said, _as_x(f"{said}: x", x, row=True)))
         others.append([value.item() if getattr(value, "ndim", None) == 0 else value for value in rest])
     require(bool(xs), f"{where}: no samples")
-    if not iterable:
-        again = _as_x(where, _entries(where, data[0], columns)[0], row=True)
-        pairs = ((xs[0][1][k], again[k]) for k in again) if isinstance(again, dict) else [(xs[0][1], again)]
-        if not all(np.array_equal(a, b) for a, b in pairs):
-            said = "its first sample is another one each time it is read; each is read once here, and kept as it was"
-            warnings.warn(f"{where}: {said} then: leave random transforms out", stacklevel=4)
     y, *client = (
         as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
     )
@@ -216,13 +199,7 @@ def _entries(where: str, sample: Any, columns: Sequence[str | int]) -> tuple[Any
 def joined(name: str, parts: Sequence[tuple[str, Any]]) -> Any:
     """x or y of all samples, part after part; zeros pad sequences that have a mask at their end to the longest.
 
-    Args:
-        name: of what is joined, for messages.
-        parts: whose samples they are, for messages, and an array [n, ...], or several by name.
-
-    Raises:
-        UserError: a part has other arrays than the first, or of another shape or type.
-
+    A part is whose samples they are, for messages, and an array [n, ...], or several by name.
     """
     where, first = parts[0]
     if isinstance(first, Mapping):

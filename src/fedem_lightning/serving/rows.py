@@ -1,7 +1,6 @@
 """DATA of the commands: rows of samples and their clients, in the form that a trained model takes."""
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.formats.table import read_table
-from fedem_lightning.data.labels import has_any_before_checks
-from fedem_lightning.data.names import names_of_clients
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
@@ -64,17 +61,9 @@ class RowColumns:
 
 
 def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), labelled: bool = False) -> ClientRows:
-    """Reads DATA.
+    """Reads DATA, an .npz with x, client and optional y, split, names, or a table; labels only if they are needed.
 
-    Args:
-        path: an .npz with x, client and optional y, split, names, or a table.
-        schema: of the model.
-        columns: column names of DATA.
-        labelled: whether labels are needed; otherwise they are not looked at.
-
-    Raises:
-        UserError: the file is missing or broken, or has another form than the samples of training.
-
+    UserError if the file is missing or broken, or has another form than the samples of training.
     """
     several = ", ".join(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ""
     python = f"in Python model.client(NAME).predict takes a dictionary of {several}"
@@ -89,7 +78,6 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
     if "y" in found:
         fits = found["y"].shape[:1] == found["x"].shape[:1]
         require(fits, f"y: expected labels of {len(found['x'])} samples as x has, got shape {found['y'].shape}")
-        found = _with_labels(found, schema)
     n = len(found["x"])
     client, names = _clients(found, columns, schema, n)
     split = None if found.get("split") is None else check_split(found["split"], n)
@@ -103,7 +91,7 @@ def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     found: dict[str, Any] = {n: arrays[n] for n in ("x", "client", "split", *["y"] * labelled) if n in arrays}
-    return {**found, "names": names_of_clients(arrays), "label": "an array y", "missing": "an array client"}
+    return {**found, "names": arrays.get("names"), "label": "an array y", "missing": "an array client"}
 
 
 def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
@@ -157,16 +145,6 @@ def _clients(
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
     return position[codes], tuple(names[t] for t in present)
-
-
-def _with_labels(found: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Without the rows that have several labels of which none is known; one line says how many they were."""
-    kept = has_any_before_checks(schema.task, found["y"])
-    if kept.all() or not kept.any():
-        return found
-    said = f"DATA: {int((~kept).sum())} of {len(kept)} rows are left out: no label of theirs is known"
-    warnings.warn(said, stacklevel=3)
-    return {k: found[k][kept] if k in ("x", "y", "client", "split") else part for k, part in found.items()}
 
 
 def _some(names: list[str]) -> str:

@@ -1,9 +1,12 @@
 """Readers of the file formats of federated data; each returns named NumPy arrays, and none executes code from a file.
 
-Images: x uint8 [n, h, w] or [n, h, w, channels], y [n], and if known client, coarse, split [n], client_names [T].
-Text: text uint8, client and piece [characters], client_names [T]; a piece is text without a gap.
+Images: x uint8 [n, h, w] or [n, h, w, channels], y [n], and if known client, coarse, split [n], names [T].
+Text: text uint8, client and piece [characters], names [T]; a piece is text without a gap.
 """
 
+import difflib
+import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,18 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedem_lightning.data.names import check_unread
+from fedem_lightning.data.names import shown
 from fedem_lightning.errors import UserError, require
 
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Makes one line of whatever a broken file raises: parsers fail in many ways, also by recursion and memory.
-
-    Raises:
-        UserError: there is no such file; or the parser failed. The line names the file, and what was expected.
-
-    """
+    """Makes one line of whatever a broken file raises: parsers fail in many ways, also by recursion and memory."""
     require(path.is_file(), f"path: no file {path}")
     try:
         yield
@@ -41,18 +39,31 @@ def files_in(path: Path, *endings: str) -> list[Path]:
 
 
 def read_npz(path: Path, known: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file that are known, by name.
-
-    Args:
-        path: the file.
-        known: names of the arrays that are read; see `check_unread`.
+    """The known arrays of an .npz file, by name; `client_names` is another word for `names`.
 
     Raises:
-        UserError: missing, broken or truncated; an array holds Python objects.
+        UserError: missing, broken or truncated; an array holds Python objects, or its name looks like a known one.
 
     """
     with reading(path, ".npz without Python objects: save strings with .astype(str), numbers with .astype(float)"):
         require(zipfile.is_zipfile(path), f"path: {path} is no .npz file, or only a part of one")
         with np.load(path, allow_pickle=False) as archive:
-            check_unread(f"path: {path}", archive.files, known)
-            return {name: archive[name] for name in archive.files if name in known}
+            _check_unread(f"path: {path}", archive.files, known)
+            found = {name: archive[name] for name in archive.files if name in known}
+    both = {"names", "client_names"} <= found.keys()
+    require(not both, "names: the file has names beside client_names; give one of them")
+    return {"names" if name == "client_names" else name: array for name, array in found.items()}
+
+
+def _check_unread(where: str, found: Sequence[str], known: Sequence[str]) -> None:
+    """Refuses a name that has a known one as a word, or is one misspelt; warns of all others that are not known."""
+    others = [name for name in found if name not in known]
+    for name in others:
+        words = re.findall(r"[a-z0-9]+", name.lower())
+        near = [one for one in known if one in words] or difflib.get_close_matches(name.lower(), known, 1, cutoff=0.8)
+        hint = "; all samples belong into x and y, and split says which are for testing" * ({"x", "y"} >= set(near[:1]))
+        said = f"{shown(name)} is not read, but looks like {''.join(near[:1])}; rename it, or leave it out{hint}"
+        require(not near, f"{where}: {said}")
+    if others:
+        listed = ", ".join(map(shown, others[:5])) + ", ..." * (len(others) > 5)
+        warnings.warn(f"{where}: not read: {listed}", stacklevel=4)

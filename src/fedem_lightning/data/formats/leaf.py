@@ -7,8 +7,7 @@ LEAF's own are JSON folders: {"users", "user_data": {user: {"x", "y"}}}. The Hug
 import io
 import json
 import re
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pandas as pd
 from PIL import Image
 
 from fedem_lightning.data.formats import files_in, reading
-from fedem_lightning.data.names import check_ids
 from fedem_lightning.errors import require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
@@ -48,37 +46,32 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
         users.append(user)
     names, owner = np.unique(users, return_inverse=True)
     client = np.repeat(owner, [len(part) for part in y])
-    return {"x": np.concatenate(x), "y": np.concatenate(y), "client": client, "client_names": names}
+    return {"x": np.concatenate(x), "y": np.concatenate(y), "client": client, "names": names}
 
 
 def read_leaf_text(path: Path) -> dict[str, np.ndarray]:
     """Reads Shakespeare: joins the windows of 80 characters and the next character to the roles' texts."""
-    joiner = TextJoiner()
+    rows = []
     for file, user, data in _users(path):
         with reading(file, f"windows x of user {user} and the character after each, y"):
-            for window, following in zip(data["x"], data["y"], strict=True):
-                joiner.add(user, window, following)
-    return joiner.arrays()
+            # what is added to a text is a text
+            rows += [(user, window + "", y + "") for window, y in zip(data["x"], data["y"], strict=True)]
+    return _joined(rows)
 
 
 def _users(path: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """The users with samples, file by file."""
     twice = sorted(name for name in SUBSETS if (path / name).is_dir() and (path / "all_data").is_dir())
     require(not twice, f"path: {path} has all_data beside {', '.join(twice)}, the same samples twice; give one of them")
-    without, found = set[str](), set[str]()
+    n_users = 0
     for file in files_in(path, ".json"):
         with reading(file, "LEAF's JSON, with user_data: {user: {x, y}}"):
             users = json.loads(file.read_text(encoding="utf-8"))["user_data"]
-            check_ids(f"path: {file}: users", list(users))
-            sizes = {user: (len(data["x"]), len(data["y"])) for user, data in users.items()}
-        for user, data in users.items():
-            (found if any(sizes[user]) else without).add(user)
-            if any(sizes[user]):
-                yield file, user, data
-    require(bool(found), f"path: no user with samples in {path}")
-    if without - found:
-        some = ", ".join(sorted(without - found)[:3])
-        warnings.warn(f"path: {path}: {len(without - found)} users have no samples: {some}, ...", stacklevel=3)
+            known = {user: data for user, data in users.items() if len(data["x"]) or len(data["y"])}
+        n_users += len(known)
+        for user, data in known.items():
+            yield file, user, data
+    require(n_users > 0, f"path: no user with samples in {path}")
 
 
 def read_hub_images(path: Path) -> dict[str, np.ndarray]:
@@ -90,8 +83,7 @@ def read_hub_images(path: Path) -> dict[str, np.ndarray]:
         y.append(character.to_numpy())
         writers.append(writer.astype(str).to_numpy(dtype=np.str_))
     names, client = np.unique(np.concatenate(writers), return_inverse=True)
-    check_ids(f"path: {path}: writer_id", names.tolist())
-    return {"x": np.stack(x), "y": np.concatenate(y), "client": client, "client_names": names}
+    return {"x": np.stack(x), "y": np.concatenate(y), "client": client, "names": names}
 
 
 def _pixels(image: Any) -> np.ndarray:
@@ -104,12 +96,11 @@ def _pixels(image: Any) -> np.ndarray:
 
 def read_hub_text(path: Path) -> dict[str, np.ndarray]:
     """Reads the columns character_id (play and role), x (80 characters) and y (the next character)."""
-    joiner = TextJoiner()
-    for file, role, x, y in _columns(path, "character_id", "x", "y"):
+    rows: list[tuple[str, str, str]] = []
+    for file, *columns in _columns(path, "character_id", "x", "y"):
         with reading(file, "texts character_id, x and y"):
-            for row in zip(role, x, y, strict=True):
-                joiner.add(*row)
-    return joiner.arrays()
+            rows += [(role + "", window + "", y + "") for role, window, y in zip(*columns, strict=True)]
+    return _joined(rows)
 
 
 def _columns(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
@@ -126,14 +117,9 @@ def _columns(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
 
 
 def read_plays(path: Path) -> dict[str, np.ndarray]:
-    """Reads a .txt file, or a folder of such files.
+    """Reads a .txt file, or a folder of such files; [directions] and lines before the first speech are left out.
 
-    A speech begins with its role, followed by a colon, or in capitals followed by a full stop; it ends where the next
-    begins. Lines before the first speech and [directions] are left out. The speeches of a role are joined by newlines.
-
-    Raises:
-        UserError: there is no text, it is not UTF-8, or it has no speech.
-
+    A speech begins with its role and a colon, or in capitals and a full stop. Newlines join the speeches of a role.
     """
     roles: dict[str, list[str]] = {}
     for file in files_in(path, ".txt"):
@@ -149,43 +135,34 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
                 speech.append(text)
     roles = {name: speeches for name, speeches in roles.items() if speeches}
     require(bool(roles), f"path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be")
-    return text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))
+    return _text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))
 
 
-class TextJoiner:
-    """Joins overlapping windows to one text, instead of storing the text 80 times.
+def _joined(rows: Iterable[tuple[str, str, str]]) -> dict[str, np.ndarray]:
+    """Role, window and the character after it: overlapping windows become one text, role after role.
 
     A window that does not continue its role's last window begins a new piece.
     """
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, list[list[str]]] = {}
-        self._expected: dict[str, str] = {}
-
-    def add(self, role: str, window: str, following: str) -> None:
-        """Adds a window of the role's text, and the character after it."""
-        pieces = self._pieces.setdefault(role, [])
-        if self._expected.get(role) == window:
-            pieces[-1].append(following)
+    pieces: dict[str, list[list[str]]] = {}
+    expected: dict[str, str] = {}
+    for role, window, following in rows:
+        of_role = pieces.setdefault(role, [])
+        if expected.get(role) == window:
+            of_role[-1].append(following)
         else:
-            pieces.append([window, following])
-        self._expected[role] = (window + following)[1:]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All texts as flat arrays, role after role."""
-        owner = [t for t, pieces in enumerate(self._pieces.values()) for _ in pieces]
-        texts = ["".join(parts) for pieces in self._pieces.values() for parts in pieces]
-        return text_arrays(texts, owner, list(self._pieces))
+            of_role.append([window, following])
+        expected[role] = (window + following)[1:]
+    owner = [t for t, of_role in enumerate(pieces.values()) for _ in of_role]
+    return _text_arrays(["".join(parts) for of_role in pieces.values() for parts in of_role], owner, list(pieces))
 
 
-def text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
+def _text_arrays(pieces: list[str], owner: list[int], names: list[str]) -> dict[str, np.ndarray]:
     """Pieces of text and their clients as flat arrays; non-ASCII characters become "?"."""
-    check_ids("path: the clients' names", names)
     codes = [np.frombuffer(piece.encode("ascii", "replace"), dtype=np.uint8) for piece in pieces]
     lengths = [len(code) for code in codes]
     return {
         "text": np.concatenate([*codes, np.empty(0, dtype=np.uint8)]),
         "client": np.repeat(np.array(owner, dtype=np.int32), lengths),
         "piece": np.repeat(np.arange(len(pieces), dtype=np.int32), lengths),
-        "client_names": np.array(names),
+        "names": np.array(names),
     }

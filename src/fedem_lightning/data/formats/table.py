@@ -24,20 +24,10 @@ INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pan
 
 
 def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
-    """The table, with the types that its values or the file say.
+    """The table, with the types that its values or the file say; UTF-8, and the first line has the columns' names.
 
-    Text is UTF-8, with or without a byte order mark, and its first line has the columns' names. In .csv and .tsv an
-    empty field, NA, NaN, null and None are missing values; spaces before a value do not count.
-
-    Args:
-        path: the file.
-        ids: names of columns with names or numbers of clients. In .csv and .tsv they are read as text, and are whole
-            numbers only if all are written as such: 01 and 1 are two clients. If all end in .0, 1.0 is 1.
-
-    Raises:
-        UserError: the file is missing, empty, broken, of another kind or separated by something else; two columns have
-            the same name, or one has none.
-
+    In .csv and .tsv an empty field, NA, NaN, null and None are missing values, and columns `ids` of clients are read as
+    text: 01 and 1 are two clients. They are whole numbers only if all are written as such, or all end in .0.
     """
     suffix = path.suffix.lower()
     require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
@@ -66,12 +56,7 @@ def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
 
 
 def _whole_if_written_so(column: pd.Series) -> pd.Series:
-    """Texts as whole numbers if all of them are those that Python writes, or if all end in .0; else as they are.
-
-    Raises:
-        UserError: they are numbers with fractions, exponents or signs, of which different ones may be equal.
-
-    """
+    """Texts as whole numbers if all are written so; else as they are, but not other numbers, such as 1.5 and 1.50."""
     distinct = column.unique().tolist()
     for form in (WHOLE, WHOLE_WITH_POINT):
         if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
