@@ -113,17 +113,7 @@ class LeNet5(_Convolutional):
 
 
 def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, int, int]:
-    """Channels, height and width of a sample.
-
-    Args:
-        network: name of the backbone's class.
-        in_shape: shape of one sample.
-        at_least: pixels that the network needs in height and width.
-
-    Raises:
-        UserError: the samples are no images, or the images are too small.
-
-    """
+    """Channels, height and width of a sample; UserError if samples are no images, or too small for the network."""
     shape = tuple(in_shape)
     fits = len(shape) == 3 and min(shape[1:]) >= at_least
     require(

@@ -26,12 +26,7 @@ class MappedCheckpoints(CheckpointReader):
     """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Writes a temporary file, then renames it (Lightning's plugin first builds it in memory).
-
-        Raises:
-            UserError: the system refuses, e.g. because the disk is full; an earlier file stays as it was.
-
-        """
+        """Writes a temporary file, then renames it; Lightning's plugin first builds it in memory."""
         with replacing(Path(path)) as temporary:
             _save(checkpoint, temporary)
 

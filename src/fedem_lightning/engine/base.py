@@ -76,15 +76,7 @@ class Engine(Recorded, ABC):
         """
 
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
-        """Cuts clients into blocks of training samples.
-
-        Args:
-            federation: holds the clients.
-            clients: int64 [C], ascending.
-            learner_bytes: of a client's M models.
-            batch_size: B.
-
-        """
+        """Cuts clients (int64 [C], ascending) into blocks; a client's models have `learner_bytes`."""
         size = self.block_size
         if size is None:
             sample = n_values(federation.in_shape) * 4

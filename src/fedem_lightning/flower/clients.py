@@ -31,14 +31,7 @@ from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 
 
 class FlowerClients:
-    """The clients of a federation, by their indices in it.
-
-    Args:
-        grid: Flower's way to their nodes.
-        known: what the clients have said of themselves, by node, in the order of the federation.
-        deadline: seconds in which a client must answer.
-
-    """
+    """The clients of a federation, by their indices; they answer within `deadline` seconds."""
 
     def __init__(self, grid: Grid, known: Mapping[int, Described], deadline: float) -> None:
         self.grid, self.nodes, self.known, self.deadline = grid, list(known), list(known.values()), deadline
@@ -56,15 +49,7 @@ class FlowerClients:
         return FlowerUpdates(self, algorithm, round_)
 
     def ask(self, algorithm: FederatedAlgorithm, kind: str, clients: list[int], round_: int) -> dict[int, Message]:
-        """The replies of the clients that answer in time, by client.
-
-        Args:
-            algorithm: whose tensors are sent.
-            kind: MessageType.TRAIN or EVALUATE.
-            clients: whom to ask.
-            round_: number of the round, from 0.
-
-        """
+        """The replies of the clients that answer in time, by client; `kind` is MessageType.TRAIN or EVALUATE."""
         there, training = set(self.grid.get_node_ids()), kind == MessageType.TRAIN
         messages, places = [], {self.nodes[t]: t for t in clients if self.nodes[t] in there}
         for node, t in places.items():

@@ -22,16 +22,7 @@ from fedem_lightning.uploads import received_models
 
 
 def request(algorithm: FederatedAlgorithm, client: int, round_: int, training: bool, start: bool) -> RecordDict:
-    """What a client needs to train in a round, or to score its model.
-
-    Args:
-        algorithm: the server's.
-        client: its index in the federation.
-        round_: number of the round, from 0.
-        training: whether it trains; else it scores.
-        start: whether it also receives the state from which a client begins.
-
-    """
+    """What a client needs to train in a round (from 0), or to score; at the `start` also the state where it begins."""
     planned = algorithm.statistics.planned_rounds
     about: dict[str, Any] = {"recipe": json.dumps(recipe_of(algorithm)), "client": client}
     about |= {"round": round_, "planned_rounds": planned}

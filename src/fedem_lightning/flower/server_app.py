@@ -94,18 +94,7 @@ class RoundLines(pl.Callback):
 
 
 class JoinedClients(FederatedDataModule):
-    """The clients that are there once there are enough of them; their samples stay with them.
-
-    Args:
-        grid: Flower's way to the nodes.
-        n_clients: number of clients that must be there.
-        patience: seconds in which they must appear.
-        deadline: seconds in which a client must answer.
-
-    Raises:
-        UserError: too few are there.
-
-    """
+    """The clients that are there within `patience` seconds, UserError if too few; their samples stay with them."""
 
     def __init__(self, grid: Grid, n_clients: int, patience: float, deadline: float) -> None:
         end = time.monotonic() + patience

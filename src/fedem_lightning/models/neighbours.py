@@ -57,12 +57,7 @@ class FeatureMixture(Recorded, nn.Module):
         self.register_buffer("strongest", torch.tensor(0, device=like.device))
 
     def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y].
-
-        Raises:
-            UserError: a network does not call the layer.
-
-        """
+        """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y]."""
         found, predictions = [], []
         for network in self.networks:
             features, outputs = features_and_outputs(network, self.layer, x)
@@ -75,12 +70,7 @@ class FeatureMixture(Recorded, nn.Module):
 
 
 def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Tensor, Tensor]:
-    """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...].
-
-    Raises:
-        UserError: the network does not call the layer.
-
-    """
+    """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...]."""
     parts = (part for name, part in network.named_modules() if f".{name}".endswith(f".{layer}"))
     outputs, seen = with_inputs_of(network, parts, x)
     require(bool(seen), f"adaptation.head: the network does not call the layer {layer!r}, so it has no features")

@@ -30,12 +30,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Within it a refusal of the system becomes a line that names the path and the system's reason.
-
-    Raises:
-        UserError: the disk is full, the folder cannot be written to, and the like.
-
-    """
+    """Within it a refusal of the system, such as a full disk, becomes a UserError with the path and the reason."""
     try:
         yield
     except OSError as error:

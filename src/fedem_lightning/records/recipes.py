@@ -18,6 +18,7 @@ from fedem_lightning.settings.check import Checked, arguments_of, check_argument
 
 RECORDED_FUNCTIONS: list[Callable[..., Any]] = []
 """Those that `recorded` decorates."""
+_OTHER = object()
 
 
 class Recorded(Checked):
@@ -73,16 +74,8 @@ def remember_call(made: Any, factory: Callable[[], Any]) -> Any:
 
 def recipe(value: Any) -> Any:
     """A value as numbers, strings, None, lists and dictionaries; "_unknown_" names what cannot be made again."""
-    if is_plain(value):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (str, Path)):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): recipe(part) for key, part in value.items()}
-    if isinstance(value, Sequence):
-        return [recipe(part) for part in value]
+    if (found := _of_python(value, recipe)) is not _OTHER:
+        return found
     if isinstance(value, functools.partial) and not value.args:
         return {"_target_": import_path(value.func), "_partial_": True, **recipe(value.keywords)}
     if isinstance(getattr(value, "made_with", None), dict):
@@ -104,16 +97,8 @@ def plain(value: Any) -> Any:
     An object becomes a dictionary: its class, and its public attributes that are plain or dataclasses. A network
     becomes its class and number of parameters.
     """
-    if is_plain(value):
-        return value
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, (str, Path)):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, Sequence):
-        return [plain(part) for part in value]
+    if (found := _of_python(value, plain)) is not _OTHER:
+        return found
     if isinstance(value, np.ndarray | Tensor) and value.ndim == 1 and len(value) <= 1000:
         return plain(value.tolist())
     if isinstance(value, functools.partial):
@@ -125,6 +110,19 @@ def plain(value: Any) -> Any:
     public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
     told = {name: plain(part) for name, part in public.items() if is_plain(part) or dataclasses.is_dataclass(part)}
     return {"class": type(value).__name__, **told}
+
+
+def _of_python(value: Any, part_of: Callable[[Any], Any]) -> Any:
+    """Numbers, texts, None, and lists and dictionaries, whose parts `part_of` changes; `_OTHER` for anything else."""
+    if is_plain(value):
+        return value
+    if isinstance(value, np.generic):
+        return part_of(value.item())
+    if isinstance(value, (str, Path)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): part_of(part) for key, part in value.items()}
+    return [part_of(part) for part in value] if isinstance(value, Sequence) else _OTHER
 
 
 def is_plain(value: Any) -> bool:

@@ -7,12 +7,7 @@ from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of the command; a user's mistake ends it with one line and exit code 2.
-
-    Args:
-        arguments: arguments of the command; None: those of the process.
-
-    """
+    """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
         chosen = _parser().parse_args(arguments)
         from fedem_lightning.report.command import make_report  # takes seconds, which --help should not

@@ -33,12 +33,7 @@ from fedem_lightning.report.scores_table import Table, check_columns, in_a_sente
 
 
 def make_report(chosen: argparse.Namespace) -> None:
-    """Prints the report that the command's options select, and with `--out` writes it.
-
-    Raises:
-        UserError: an option is wrong, a file would be written over, or no folder has a run that can be read.
-
-    """
+    """Prints the report that the command's options select, and with `--out` writes it."""
     for option in ("force", "figures"):
         require(not getattr(chosen, option) or chosen.out is not None, f"--{option}: expected --out DIR with it")
     papers = Papers(chosen.table)
@@ -71,16 +66,7 @@ def print_sweep(folder: Path) -> None:
 
 
 def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
-    """The tables of all runs below some folders, and a line for each folder that has no readable run.
-
-    Args:
-        folders: any folders.
-        papers: published numbers to compare with.
-
-    Raises:
-        UserError: a folder is missing, or none has a run that can be read.
-
-    """
+    """The tables of all runs below some folders, and a line for each that cannot be read; UserError if none can be."""
     runs, skipped = find_runs(folders)
     good: list[Run] = []
     for run in runs:

@@ -29,17 +29,7 @@ _PERCENTILES = np.arange(1, 101)
 def figures_of(
     tables: Sequence[Table], names: Sequence[str] | None, pairs: Sequence[tuple[Setting, Group, Group]] = ()
 ) -> tuple[list[Drawn], list[str]]:
-    """The figures with these names, and a line for each that could not be drawn.
-
-    Args:
-        tables: the tables of the report; figures have a panel for each.
-        names: of the figures; None: the default ones for which the runs have data.
-        pairs: the rows of the figure `gains`; none: the main method and a baseline.
-
-    Raises:
-        UserError: there is no such name.
-
-    """
+    """The figures with these names, None for the default ones, and a line for each that could not be drawn."""
     settings = [table.setting for table in tables]
     rows, found, notes = looks(settings), [], []
     makers: dict[str, Callable[[], Drawn | None]] = {

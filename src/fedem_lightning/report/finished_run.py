@@ -192,12 +192,7 @@ def _places(folder: Path, closed: Callable[[OSError], None]) -> Iterator[Path]:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads one run.
-
-    Raises:
-        UserError: the run is unfinished or broken; the message says which, without the folder.
-
-    """
+    """Reads one run; UserError says, without the folder, that it is unfinished or broken."""
     path = folder / "results.json"
     require(path.exists(), f"unfinished: no results.json{_progress(folder)}")
     try:
@@ -210,12 +205,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A run's configuration with dotted keys, resolved as if its seed were 0.
-
-    Raises:
-        UserError: see `read_yaml` and `resolved`.
-
-    """
+    """A run's configuration with dotted keys, resolved as if its seed were 0."""
     return flatten(resolved(read_yaml(path) | _NEUTRAL))
 
 

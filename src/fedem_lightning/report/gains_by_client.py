@@ -153,13 +153,7 @@ def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
 
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
-    """The two rows that `names` mean, for each setting that has both.
-
-    Raises:
-        UserError: no row has such a name (the message has the nearest), a name means several rows of one table, or no
-            table has both.
-
-    """
+    """The two rows that `names` mean, for each setting that has both; UserError if there are none, or several."""
     found = [(setting, _row(setting, names[0]), _row(setting, names[1])) for setting in settings]
     groups = [group for setting in settings for group in setting.groups]
     known = [each for group in groups for each in (group.label, group.algorithm)]

@@ -88,12 +88,7 @@ class Setting:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
-    """Divides runs into settings and groups.
-
-    Returns:
-        The settings, and a line for every run that is left out because a newer one has the same seed.
-
-    """
+    """The settings and groups of runs, and a line for each run that a newer one with the same seed replaces."""
     tree: dict[tuple[str, str, str], dict[tuple[str, str], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         shared = _setting_part(run)

@@ -129,15 +129,7 @@ def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
 
 
 def write_report(report: Report, folder: Path, force: bool = False) -> list[str]:
-    """Writes the page, the table as CSV and LaTeX, each figure as PDF and PNG, and the clients that are compared.
-
-    Returns:
-        The names of the files.
-
-    Raises:
-        UserError: a file exists already and `force` is not given; then nothing is written.
-
-    """
+    """Writes the page, the table as CSV and LaTeX, figures as PDF and PNG, the compared clients; returns the names."""
     latex = [latex_table(table, table.shown(report.columns)) for table in report.tables]
     contents = {
         "report.html": html_page(report).encode(),

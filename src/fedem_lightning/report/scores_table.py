@@ -69,13 +69,7 @@ class Table:
 
 
 def scores_table(setting: Setting, papers: Papers) -> Table:
-    """The table of a setting.
-
-    Args:
-        setting: the setting to compare.
-        papers: published numbers to compare with.
-
-    """
+    """The table of a setting, beside the papers' numbers."""
     runs = {(group.label, run.seed): run for group in setting.groups for run in group.runs}
     index = pd.MultiIndex.from_tuples(runs, names=["row", "seed"])
     values = pd.DataFrame(list(map(run_values, runs.values())), index=index, dtype=float)
@@ -137,12 +131,7 @@ def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values
 
 
 def check_columns(names: Sequence[str] | None, tables: Sequence[Table]) -> list[str]:
-    """A line for each of some columns in which no table has numbers.
-
-    Raises:
-        UserError: a name is no column, and not "all".
-
-    """
+    """A line for each of some columns in which no table has numbers; UserError for a name of no column."""
     filled = {key for table in tables for key in table.columns} | {"all"}
     known = [*all_columns(percent=True), "all"]
     for name in names or ():

@@ -72,13 +72,7 @@ def _network(config: DictConfig) -> nn.Module:
 
 
 def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
-    """Builds the configured callbacks, and the one that every run has; they save in the run's folder.
-
-    Args:
-        config: the composed configuration.
-        folder: the run's folder.
-
-    """
+    """Builds the configured callbacks, and the one that every run has; they save in the run's folder."""
     callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
@@ -90,15 +84,7 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
-    """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv.
-
-    Args:
-        config: the composed configuration.
-        folder: the run's folder.
-        callbacks: of the run.
-        devices: picked for this machine.
-
-    """
+    """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv."""
     trainer: pl.Trainer = instantiate(
         config.trainer,
         accelerator=pick_accelerator(config),

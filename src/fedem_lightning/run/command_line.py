@@ -34,12 +34,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def composed(words: list[str]) -> DictConfig:
-    """The configuration that these overrides make, for a command that does not run it.
-
-    Raises:
-        UserError: an override cannot be read, or means nothing.
-
-    """
+    """The configuration that these overrides make, not run; UserError if one cannot be read, or means nothing."""
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose("config", words)

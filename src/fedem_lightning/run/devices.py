@@ -41,7 +41,9 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
         return 1 if devices is None else devices
     n_nodes = config.trainer.get("num_nodes", 1)
     exchanged = any(store.on_disk or not store.alone for store in model.states.stores().values())
-    if devices is None and (n_nodes > 1 or exchanged or _in_a_launchers_worker() or not _is_long(config, model, data)):
+    if devices is None and (n_nodes > 1 or exchanged or _in_a_launchers_worker()):
+        return 1
+    if devices is None and arithmetic(model, data) * int(config.trainer.max_epochs) <= LONG_RUN_FLOPS:
         return 1
     n_clients = share_of(model.participation, len(data.federation.clients()))
     if devices not in (None, "auto"):
@@ -50,10 +52,6 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
         require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
         return devices
     return max(1, min(cores(), n_clients // n_nodes)) if isinstance(engine_on_cpu(model), LoopEngine) else 1
-
-
-def _is_long(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> bool:
-    return arithmetic(model, data) * int(config.trainer.max_epochs) > LONG_RUN_FLOPS
 
 
 def pick_accelerator(config: "DictConfig") -> str:

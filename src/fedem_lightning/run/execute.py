@@ -54,14 +54,7 @@ def run(
     overrides: list[str],
     flags: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Trains, evaluates and reports.
-
-    Args:
-        config: the composed configuration.
-        folder: the run's folder; it may exist, but must not hold another run.
-        choices: choices of the groups algorithm, adaptation, dataset and backbone, by name; and the experiment, if any.
-        overrides: overrides that the user typed.
-        flags: options of Hydra that the user typed.
+    """Trains, evaluates and reports; the user has typed `overrides`, and `flags` of Hydra, which made `choices`.
 
     Returns:
         The content of results.json; empty in processes other than the first.
@@ -167,12 +160,7 @@ def _begin(folder: Path, config: DictConfig, overrides: list[str], trainer: pl.T
 def _train_and_test(
     trainer: pl.Trainer, model: FederatedAlgorithm, data: FederatedDataModule, checkpoint: Path | None
 ) -> None:
-    """Runs the remaining rounds, and then the test.
-
-    Raises:
-        KeyboardInterrupt: a signal has stopped the run, which has finished its round.
-
-    """
+    """Runs the remaining rounds, then the test; KeyboardInterrupt if a signal has stopped the run after a round."""
     for part in (model, data):
         vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]

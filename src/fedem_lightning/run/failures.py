@@ -29,14 +29,7 @@ class Unexpected(Exception):
 
 
 def end(error: BaseException, folder: Path | None = None, full: bool = False) -> NoReturn:
-    """Exits with one line: with code 2 for the user's mistake, with 1 after an error that nobody foresaw.
-
-    Args:
-        error: what was raised.
-        folder: of the run; see `unexpected`.
-        full: whether the user wants the trace, too.
-
-    """
+    """Exits with one line: with code 2 for the user's mistake, with 1 after an error that nobody foresaw."""
     if isinstance(error, BrokenPipeError):  # as of `| head -1`: nobody reads the output any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
@@ -50,13 +43,7 @@ def end(error: BaseException, folder: Path | None = None, full: bool = False) ->
 
 
 def user_message(error: BaseException, key: str = "") -> str | None:
-    """One line for a mistake of the user's; None if the error is not one.
-
-    Args:
-        error: what was raised.
-        key: of the part of the configuration that was made, if Hydra's message does not say it.
-
-    """
+    """One line for a mistake of the user's, about the part that was made of `key`; None if the error is not one."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -92,13 +79,7 @@ def _with_key(message: str, made: re.Match[str], key: str) -> str:
 
 
 def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
-    """Saves the trace of any other error, and says where it is.
-
-    Args:
-        error: what was raised.
-        folder: of the run; the trace is saved there once the run has begun there, else in the temporary directory.
-
-    """
+    """Saves the trace of any other error, in the run's folder once the run has begun there, and says where it is."""
     if isinstance(error, Unexpected):
         return error
     cause = error

@@ -49,19 +49,7 @@ def draw_figures(
     artifacts: Mapping[str, Mapping[str, np.ndarray]],
     method: str | None = None,
 ) -> list[Path]:
-    """Draws the figures for which the run has data.
-
-    Args:
-        folder: folder of the figures, with metrics.csv.
-        results: results of the run, see docs/results.md.
-        clients: the clients' table.
-        artifacts: arrays by file and name; "coefficients" is drawn.
-        method: the configuration's title of it.
-
-    Returns:
-        Paths of the files.
-
-    """
+    """Draws the figures for which the run has data; returns their files."""
     measure, _, unit = headline(results["train"])
     name = unit.partition(",")[0]
     run = f"{method_title(results['algorithm'], method)} on {results['dataset']}, seed {results['seed']}"
@@ -172,13 +160,7 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
 
 
 def drawn_text(text: Any, limit: int = 80) -> str:
-    """A text on one line that Matplotlib draws as it is.
-
-    Args:
-        text: any text; Matplotlib would read what stands between two dollar signs as a formula.
-        limit: the most characters that are kept; an ellipsis stands for the others.
-
-    """
+    """A text on one line of at most `limit` letters, which Matplotlib draws as it is: $ begins no formula."""
     line = one_line(text)
     shown = line if len(line) <= limit else line[: limit - 1] + "…"
     return shown.replace("$", r"\$")

@@ -49,12 +49,7 @@ _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "e
 
 
 def check_configuration(config: DictConfig) -> None:
-    """Checks what the run reads, and the arguments of everything that it will make.
-
-    Raises:
-        UserError: the first key with a value that cannot be: the key, what is expected, and what was given.
-
-    """
+    """Checks what the run reads, and the arguments of everything that it will make; UserError: the first wrong key."""
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     values |= {key: None for key in _MAY_MISS if values.get(key) == "???"}
     missing = [key for key, value in flatten(values).items() if value == "???"]

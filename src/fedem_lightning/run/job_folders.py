@@ -72,14 +72,7 @@ def remove_what_is_left() -> None:
 
 
 def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
-    """What continues the run or the sweep in `folder`, quoted for Hydra and for a shell.
-
-    Args:
-        folder: of the run or of the sweep.
-        overrides: what it was started with.
-        flags: of Hydra, such as --config-dir.
-
-    """
+    """What continues the run or the sweep in `folder`, quoted for Hydra and for a shell."""
     kept = [override for override in overrides if override.lstrip("+").split("=")[0] not in FINDS_RUN]
     run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
     found = shutil.which("python")  # whether a shell finds this one by that name

@@ -64,15 +64,7 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
 
 
 def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictConfig, to_tune: str) -> str:
-    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one for these data.
-
-    Args:
-        rates: of the run.
-        choices: by group.
-        config: of the run.
-        to_tune: how to choose a rate.
-
-    """
+    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one for these data."""
     these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
     experiment = choices.get("experiment")
     said: dict[Any, str] = {

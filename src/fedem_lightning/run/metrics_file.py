@@ -52,12 +52,7 @@ class RoundCSVLogger(Logger):
 
     @rank_zero_only
     def begin(self, rounds: int) -> None:
-        """Goes on after so many rounds; without a call, after the round before the first one that is logged.
-
-        Raises:
-            UserError: another program has changed the file; it stays as it is.
-
-        """
+        """Goes on after so many rounds, without a call where logging begins; UserError if the file was changed."""
         columns, found = _read(self.path)
         self.newest_before = max(found, default=-1)
         self.rows = {round_: cells for round_, cells in found.items() if round_ <= rounds}

@@ -48,7 +48,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "class_scores": algorithm.class_scores,
         **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
         "reference": _reference(seen),
-        **_recovery(algorithm, federation),
+        **_mixture(algorithm, federation),
         **algorithm.diagnostics,
         "seconds": {
             "training": statistics.training_seconds,
@@ -96,13 +96,6 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
     return reference
 
 
-def _recovery(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """Component diagnostics, and agreement of groups of clients with the true groups."""
-    found = _mixture(algorithm, federation)
-    found["recovery"] |= _groups(algorithm, federation)
-    return found
-
-
 def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Whose updates were rejected, and the scores over the honest clients; empty unless there are any."""
     rejections, table = algorithm.statistics.rejections, algorithm.clients
@@ -128,10 +121,10 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """Component diagnostics: recovery of the ground truth, dead components, twins and agreement."""
-    pi = known_pi(algorithm)
+    """Component diagnostics: recovery of the ground truth, true groups too, dead components, twins and agreement."""
+    pi, groups = known_pi(algorithm), _groups(algorithm, federation)
     if pi is None:
-        return {"recovery": {}, "components": {}}
+        return {"recovery": groups, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
     models = algorithm.evaluation_components(federation)  # [M, ...]
     trained = algorithm.params_of(models).values()
@@ -139,7 +132,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
     return {
-        "recovery": recovery_scores(weights, theta, federation.truth, seen),
+        "recovery": recovery_scores(weights, theta, federation.truth, seen) | groups,
         "components": component_health(weights[seen], parameters) | agreement(algorithm, federation, models, pi),
     }
 
@@ -151,19 +144,7 @@ def write_run(
     federation: Federation,
     method: str | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
-    """Writes the figures, arrays, clients.parquet and, last, results.json of a run that was tested.
-
-    Args:
-        folder: of the run, with its metrics.csv.
-        names: what results.json says of the configuration.
-        algorithm: after Trainer.test.
-        federation: the data.
-        method: the configuration's title of it.
-
-    Returns:
-        The content of results.json, and the figures.
-
-    """
+    """Writes the figures, arrays, clients.parquet and, last, results.json; returns the results and the figures."""
     results = dict(names) | run_results(algorithm, federation)
     artifacts = algorithm.artifacts(federation)
     if algorithm.test_samples is not None:

@@ -34,9 +34,6 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
     The system drops the lock when the process ends, however it ends.
 
-    Args:
-        folder: of the run; it is made.
-
     Raises:
         UserError: another process has the lock, or the folder cannot be written to.
 
@@ -65,12 +62,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
 
 def check_run_folder(folder: Path, config: DictConfig) -> None:
-    """Refuses a folder that holds a run, unless this one continues it with the same configuration.
-
-    Raises:
-        UserError: see above; or the folder holds files that are no run's, and that a run would write over.
-
-    """
+    """Refuses a folder with files that a run would write over, unless it holds this run, which continues."""
     held = held_files(folder)
     names = ", ".join(path.name for path in held)
     is_run = bool({".hydra", "checkpoints"} & {path.name for path in held})
@@ -131,13 +123,7 @@ def begin_folder(folder: Path, config: DictConfig, overrides: list[str]) -> None
 
 
 def leave_folder(folder: Path, before: Sequence[Path]) -> None:
-    """Removes what a run has written that ended before its first round: it is free for the corrected command.
-
-    Args:
-        folder: of the run.
-        before: `held_files` before the run began; they stay.
-
-    """
+    """Removes what a run has written that ended before its first round, but for what was there `before`."""
     for path in set(held_files(folder)) - set(before):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -180,12 +166,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def rounds_of(path: Path) -> int:
-    """Completed rounds of a checkpoint.
-
-    Raises:
-        UserError: the file is not an intact checkpoint of this package.
-
-    """
+    """Completed rounds of a checkpoint; UserError if the file is not an intact one of this package."""
     return len(read_checkpoint(path)["statistics"].get("round_seconds", ()))
 
 

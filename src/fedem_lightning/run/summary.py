@@ -14,14 +14,7 @@ _BY_LABEL = 0.2
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None, method: str | None = None) -> None:
-    """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes.
-
-    Args:
-        results: content of results.json.
-        console: where to print; None: the standard output.
-        method: the configuration's title of it.
-
-    """
+    """Prints scores by split and population, the best possible score if known, seconds, and transmitted bytes."""
     adapted = results.get("adaptation") or "none"
     implied = adapted in ("none", implied_adaptation(results["algorithm"]))
     name = results["algorithm"] + ("" if implied else f"+{adapted}")
@@ -53,6 +46,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
     console = console or Console(markup=False, emoji=False)
     console.print(table)
     seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
+    per_round = "no round" if seconds["per_round"] is None else f"{seconds['per_round']:.3g} s a round"
     lines = [
         *_data_lines(results.get("data") or {}),
         *not_finite_lines(results),
@@ -61,25 +55,18 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
         *_minimum_lines(results),
         *_recovery_lines(results["recovery"]),
         *_component_lines(results.get("components", {})),
-        f"training {seconds['training']:.1f} s ({_per_round(seconds['per_round'])}, engine {engine}), "
-        f"total {seconds['total']:.1f} s",
+        f"training {seconds['training']:.1f} s ({per_round}, engine {engine}), total {seconds['total']:.1f} s",
         f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down",
         *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
         *_rejected_lines(results),
-        *_privacy_lines(results),
+        *([privacy_line(results["privacy"], results["n_clients"])] if results.get("privacy") else []),
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, emoji=False)
 
 
 def print_result(results: dict[str, Any], title: str | None = None) -> None:
-    """Prints the result of a run in words, the last line of its output.
-
-    Args:
-        results: content of results.json.
-        title: the method's name for readers; None: that in the configuration.
-
-    """
+    """Prints the result of a run in words, the last line of its output."""
     split = next((split for split in ("test", "val", "train") if results[split]), None)
     if split is None:
         return
@@ -133,10 +120,6 @@ def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitiv
     return f"balanced accuracy {balanced} %, AUROC {_number(auroc, 1)}, sensitivity in %: {shown}"
 
 
-def _privacy_lines(results: dict[str, Any]) -> list[str]:
-    return [privacy_line(results["privacy"], results["n_clients"])] if results.get("privacy") else []
-
-
 def privacy_line(found: dict[str, Any], own: int) -> str:
     """What `evaluation.privacy.spent` has found for a run of so many clients of its own."""
     epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
@@ -150,10 +133,6 @@ def privacy_line(found: dict[str, Any], own: int) -> str:
 
 def _number(value: float | None, factor: float) -> str:
     return "-" if value is None else f"{factor * value:.2f}" if factor > 1 else f"{value:.4g}"
-
-
-def _per_round(seconds: float | None) -> str:
-    return "no round" if seconds is None else f"{seconds:.3g} s a round"
 
 
 def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:

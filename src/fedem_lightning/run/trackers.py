@@ -17,7 +17,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.errors import Interrupted, UserError, one_line
 from fedem_lightning.records import HIGHER_IS_BETTER, SPLITS, headline
@@ -25,6 +24,7 @@ from fedem_lightning.records.configs import resolved
 from fedem_lightning.records.files import regular, write_atomically
 from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
 from fedem_lightning.settings.keys import flatten
+from fedem_lightning.startup import is_worker_rank
 
 _PACKAGES = {
     "WandbLogger": ("wandb",),
@@ -68,12 +68,9 @@ class Trackers(pl.Callback):
         self.loggers: dict[str, Logger] = {}
         self._ids, self._sent = _ids(folder), dict[str, int]()
         self._open = -1  # round of W&B's newest row
-        self._make(config, *run_names(choices, overrides, config.seed))
-
-    @rank_zero_only
-    def _make(self, config: DictConfig, group: str, tags: dict[str, str]) -> None:
+        group, tags = run_names(choices, overrides, config.seed)
         for key, options in (config.get("logger") or {}).items():
-            if options is not None:
+            if options is not None and not is_worker_rank():
                 given: dict[str, Any] = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
                 self.loggers[str(key)] = self._made(str(key), given, group, tags)
 
@@ -143,14 +140,7 @@ class Trackers(pl.Callback):
             logger.save()
 
     def report(self, results: Mapping[str, Any], clients: pd.DataFrame, figures: Sequence[Path]) -> None:
-        """Sends the summary, the figures and the clients' table of a finished run.
-
-        Args:
-            results: content of results.json.
-            clients: the clients' table.
-            figures: files of the run's folder.
-
-        """
+        """Sends the summary, the figures and the clients' table of a finished run."""
         if not self.loggers:
             return
         file = self.folder / "metrics.csv"
@@ -235,9 +225,6 @@ def _clipped(text: str) -> str:
 
 def best_round(curves: pd.DataFrame) -> dict[str, float]:
     """Scores of the round with the best validation score, of equal ones the first.
-
-    Args:
-        curves: metrics.csv.
 
     Returns:
         best/round, best/val/MEASURE and best/test/MEASURE, the test score of that round; empty without an evaluation

@@ -51,12 +51,7 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
-    """The folder of the files; and of a single file its name without the ending.
-
-    Raises:
-        UserError: something is there already, it is what the command reads, or the path does not fit the format.
-
-    """
+    """The folder of the files, and a single file's name without the ending; UserError if they cannot be written."""
     path, read, kind = chosen.out.expanduser(), chosen.run, FORMATS[chosen.format]
     beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
     apart = not same(path, read) and not same(path, beside)
@@ -76,12 +71,7 @@ def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def only(models: ClientModels, name: str) -> ClientModels:
-    """The models of one client, without the other clients' names and numbers of samples.
-
-    Raises:
-        UserError: there is no such client.
-
-    """
+    """One client's model, without the other clients' names and numbers of samples; UserError if there is none."""
     row = models.place(name)
     if row is None:
         known = models.schema.place(name) is not None
@@ -98,12 +88,7 @@ def only(models: ClientModels, name: str) -> ClientModels:
 def write_models(
     models: ClientModels, name: str, folder: Path, stem: str | None = None
 ) -> tuple[dict[str, str], float]:
-    """Writes the models and checks every file; without a `stem` the files have the names of their clients.
-
-    Returns:
-        The file's name of each client, and the largest difference from the library.
-
-    """
+    """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference."""
     kind, worst = FORMATS[name], 0.0
     stems = {client: stem for client in models.names} if stem else file_stems(models.names)
     if kind.write is None or kind.read is None:

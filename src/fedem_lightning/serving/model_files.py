@@ -77,12 +77,7 @@ def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The checkpoint that a path means.
-
-    Raises:
-        UserError: there is none.
-
-    """
+    """The checkpoint that a path means; UserError if there is none."""
     if path.is_file():
         return path
     require(path.is_dir(), f"{path}: no such run or file")
@@ -97,12 +92,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def write_clients(path: Path, models: ClientModels) -> None:
-    """Writes the models in one step: a stop leaves no half of a file.
-
-    Raises:
-        UserError: the system refuses; an earlier file stays as it was.
-
-    """
+    """Writes the models in one step: a stop or a refusal leaves no half of a file, and an earlier one as it was."""
     personal = models.personal
     tensors: Models = {"weights": personal.mixture}
     if isinstance(personal, SharedModels):
@@ -126,12 +116,7 @@ def write_clients(path: Path, models: ClientModels) -> None:
 
 
 def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:
-    """Reads the models; `backbone` is the network, if the file cannot name it; `trust`: see `load`.
-
-    Raises:
-        UserError: the file is missing, broken, or not of this package.
-
-    """
+    """Reads the models; `backbone` is the network, if the file cannot name it; UserError if the file is broken."""
     require(path.is_file(), f"{path}: no such file")
     try:
         with safe_open(regular(path), framework="pt") as file:

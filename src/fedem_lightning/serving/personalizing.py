@@ -75,12 +75,7 @@ def _write_few_shot(chosen: argparse.Namespace, table: pd.DataFrame, method: str
 
 
 def parse_shots(text: str) -> list[int | None]:
-    """Numbers of samples, ascending; None is "all".
-
-    Raises:
-        UserError: something else is among them.
-
-    """
+    """Numbers of samples, ascending; None is "all". UserError for anything else."""
     words = [word.strip() for word in text.split(",")]
     wrong = [word for word in words if word != "all" and not (word.isdecimal() and len(word) <= _DIGITS)]
     require(not wrong, f"--few-shot: expected numbers of samples, or all, as in 0,1,5,all; got {text!r}")
@@ -108,10 +103,6 @@ def scores(model: FederatedAlgorithm, rows: ClientRows, shots: Sequence[int | No
     """A row for each number of samples: k, clients, samples (mean number used), n_test, MEASURE_SUMMARY.
 
     The weights of the weighted mean are all training samples of each client, whatever k is.
-
-    Raises:
-        UserError: there are no test rows.
-
     """
     codes = rows.codes()
     require(bool((codes == 2).any()), "DATA: no row is a test row (split), which few-shot scores need")

@@ -48,14 +48,11 @@ def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray)
 def predicted(
     models: ClientModels, rows: ClientRows, codes: np.ndarray
 ) -> Iterator[tuple[Federation, Tensor, Tensor, Tensor]]:
-    """Predictions for the rows whose code is 2, in blocks.
+    """Predictions for the rows whose code is 2, in blocks; UserError if some of the clients have no model.
 
     Yields:
         The federation of the rows; clients int64 [b], positions of their samples int64 [b], and predictions as
         `Task.predict` gives them [b, ...].
-
-    Raises:
-        UserError: some of the clients have no model.
 
     """
     found = [models.place(name) for name in rows.names]
@@ -103,9 +100,6 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
     Returns:
         Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
         multilabel task p_0, p_1, ..., the probability of each label.
-
-    Raises:
-        UserError: a client has no model.
 
     """
     schema, answers = models.schema, np.zeros((0, 0))

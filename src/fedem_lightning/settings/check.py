@@ -125,12 +125,7 @@ def arguments_of(function: Callable[..., Any], args: Sequence[Any], options: Map
 
 
 def grouped(options: Mapping[str, Any], *groups: Callable[..., Any]) -> list[Any]:
-    """The keywords of a call as objects of these dataclasses, which have no field in common.
-
-    Raises:
-        TypeError: a keyword is a field of none.
-
-    """
+    """The keywords of a call as objects of these dataclasses; TypeError for one that is a field of none."""
     fields = [parameters(group).known.keys() for group in groups]
     for name in options.keys() - set().union(*fields):
         raise TypeError(f"got an unexpected keyword argument {name!r}")

@@ -115,19 +115,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def method_title(algorithm: str, own: Any = None) -> str:
-    """A method for readers, as its paper writes it: qffl -> q-FFL, fedavg+finetune -> FedAvg + finetune.
-
-    Args:
-        algorithm: its name, with "+NAME" for an adaptation after it.
-        own: `algorithm.title` of the run's configuration. One that the package gives another method is no title of this
-            one: its file builds on that method's.
-
-    Returns:
-        The title, with the adaptation; the name stands for a title where there is none.
-
-    """
+    """A method for readers, as its paper writes it: qffl -> q-FFL, fedavg+finetune -> FedAvg + finetune."""
     name, _, adaptation = algorithm.partition("+")
     titles = {method: tree.get("title") for method, tree in shipped("algorithm").items()}
+    # a title of another method is that of the file on which this method's file builds
     title = own if own and own not in titles.values() else titles.get(name)
     return " + ".join(filter(None, (str(title or name), adaptation)))
 

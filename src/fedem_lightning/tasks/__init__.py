@@ -39,15 +39,7 @@ def make_task(
     label_smoothing: float = 0.0,
     class_weights: Sequence[float] | None = None,
 ) -> Task:
-    """Makes a task from its name in a configuration.
-
-    Args:
-        name: see `TaskName`.
-        n_classes: Y, of a task with classes.
-        n_targets: number of labels or real targets of a sample.
-        noise_scale: of a regression.
-        label_smoothing: of a classification or a language model.
-        class_weights: those of training alone, of a classification or a binary task.
+    """Makes a task from its name in a configuration; `class_weights` are those of training alone.
 
     Raises:
         UserError: a binary task has more than two classes, a task that has several labels for a

@@ -57,15 +57,7 @@ class Task(Loss, Protocol):
 
 
 def known(y: Tensor) -> Tensor:
-    """Which labels are known: codes (whole numbers) that are not `MISSING`, or real targets that are not NaN.
-
-    Args:
-        y: labels of any shape and dtype.
-
-    Returns:
-        bool, of the shape of `y`.
-
-    """
+    """Which labels are known, bool: codes (whole numbers) that are not `MISSING`, or real targets that are not NaN."""
     return ~y.isnan() if y.is_floating_point() else y != MISSING
 
 
