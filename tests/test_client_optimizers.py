@@ -188,22 +188,3 @@ def test_an_adaptation_may_have_another_optimiser() -> None:
     assert torch.equal(parameters(plain.components), parameters(tuned.components))
     before, after = (model.scored_models(block).models for model in (plain, tuned))
     assert any(not torch.equal(rows, after[name]) for name, rows in before.items())
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (ClientAdam, {"betas": (0.9, 1.0)}),
-        (ClientAdam, {"betas": (0.9,)}),
-        (ClientAdam, {"eps": 0.0}),
-        (ClientAdamW, {"weight_decay": -0.1}),
-        (ClientAdamW, {"max_grad_norm": 0.0}),
-        (ClientSGD, {"max_grad_norm": -1.0}),
-        (ClientSGD, {"lr": float("nan")}),
-        (ClientSGD, {"momentum": 1.0}),
-        (ClientSGD, {"schedule": "x"}),
-    ],
-)
-def test_wrong_options_are_named(kind: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        kind(**options)

@@ -167,26 +167,6 @@ def test_option_runs(option: str, tmp_path: Path, files: Path, monkeypatch: pyte
         assert results[group] == name
 
 
-EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
-
-
-WITH_REFERENCE = [e for e in EXPERIMENTS if "by_fidelity" in (CONFIG_DIR / "experiment" / f"{e}.yaml").read_text()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("experiment", WITH_REFERENCE)
-def test_the_public_codes_settings_run_as_well(
-    experiment: str, tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_undrawn(monkeypatch)
-    overrides = [f"+experiment={experiment}", "fidelity=reference", "dataset.unseen_fraction=0.34"]
-    if experiment.startswith("cifar"):
-        overrides += ["backbone.pretrained=false", "algorithm=fedavg"]
-    results = run_small(tmp_path / "run", files, *overrides)
-    assert results["fidelity"] == "reference"
-    assert 0 <= results["unseen"]["test"]["accuracy"]["weighted"] <= 1
-
-
 def test_fidelity_picks_the_settings() -> None:
     def composed(fidelity: str) -> Any:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):

@@ -23,13 +23,12 @@ import pandas as pd
 import pytest
 import pytorch_lightning as pl
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 import fedem_lightning
 import fedem_lightning.report
 from fedem_lightning import FederatedDataModule, SyntheticMixture
 from fedem_lightning.data.__main__ import main as data_command
-from fedem_lightning.export import main as export_command
 from fedem_lightning.report.__main__ import main as report_command
 from fedem_lightning.run import cli
 from fedem_lightning.settings.keys import choices
@@ -51,8 +50,7 @@ LANGUAGES = {"", "bash", "csv", "python", "text", "toml", "yaml"}
 STARTS = re.compile(
     r"(\.venv/bin/)?(python3?|pip|pytest|pre-commit|fedem-lightning|mkdocs|nox)\s|(make|srun|git clone) |\S+\.sh "
 )
-SMALL = {name: runs.SMALL[name] for name in ("synthetic", "density", "digits")} | {"npz": [], "table": []}
-"""What shortens a run, by data set; one that is not here needs files, and is only composed."""
+SMALL = runs.SMALL["synthetic"]
 SHORT = ["trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.accelerator=cpu", "trainer.devices=1"]
 PLACEHOLDERS = {
     "experiment=NAME": "experiment=recovery",
@@ -261,17 +259,12 @@ def test_python_prints_what_it_says(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What commands read: small images, a table of samples, two finished runs."""
-    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
-    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
-    np.savez(folder / "mine.npz", x=rng.integers(256, size=(30, 28, 28)).astype(np.uint8), **labels)
-    np.savez(folder / "cifar10.npz", x=rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8), **labels)
-    table = next(b.text for b in ALL_BLOCKS if b.language == "csv" and b.document == "docs/data.md")
-    (folder / "mine.csv").write_text(table)
+    """Two finished runs."""
+    folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         sweep = ["-m", "algorithm.n_components=1,2", "network=wireless", "run_dir=finished"]
-        call(patch, [*sweep, *SMALL["synthetic"], *SHORT])
+        call(patch, [*sweep, *SMALL, *SHORT])
     return folder
 
 
@@ -298,38 +291,6 @@ def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
         cli.main()
 
 
-def swept(arguments: list[str]) -> dict[str, list[str]]:
-    """The values of every key, without flags and what chooses a launcher: a plugin."""
-    overrides = [a.partition("=") for a in arguments if a not in ("-m", "--multirun") and not a.startswith("hydra")]
-    return {key: [given] if re.search(r"[\[{(\"']", given) else given.split(",") for key, _, given in overrides}
-
-
-def checked_config(sweep: dict[str, list[str]], job: int = 0) -> DictConfig:
-    """Composes a job with one value of every key, and resolves it."""
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        words = [f"{key}={given[job % len(given)]}" for key, given in sweep.items()]
-        config = compose("config", words, return_hydra_config=True)
-    OmegaConf.to_container(OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]), resolve=True)
-    return config
-
-
-def train(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
-    """Runs a round on little data. Sweeps, and what needs files, are composed only, with every value."""
-    if {"--help", "--version", "--cfg"} & set(arguments):
-        return call(monkeypatch, arguments)
-    if "--config-dir" in arguments:
-        own_data = any(a.startswith("dataset=") for a in arguments)
-        return call(monkeypatch, [*arguments, *([] if own_data else SMALL["synthetic"]), *SHORT])
-    sweep = swept(arguments)
-    configs = [checked_config(sweep, job) for job in range(max(map(len, sweep.values()), default=1))]
-    dataset = configs[0].hydra.runtime.choices.dataset
-    if "-m" in arguments or dataset not in SMALL or "logger" in sweep:  # test_configs.py runs that
-        return None
-    short = [a for a in [*SMALL[dataset], *SHORT] if a.startswith("trainer.") or a.partition("=")[0] not in sweep]
-    kept = [a for a in arguments if a.partition("=")[0] not in {a.partition("=")[0] for a in short}]
-    return call(monkeypatch, [*kept, *short])
-
-
 def write_own(block: Found, group: str, name: str, folder: Path) -> None:
     """The files conf/GROUP/NAME.yaml and NAME.py that a document describes."""
     of_document = [b for b in ALL_BLOCKS if b.document == block.document]
@@ -344,36 +305,28 @@ def write_own(block: Found, group: str, name: str, folder: Path) -> None:
     (folder / f"{name}.py").write_text(ast.unparse(ast.Module(parts, [])))
 
 
+def check_composed(arguments: list[str]) -> None:
+    """Every job of a run or a sweep can be composed and resolved, without what chooses a launcher: a plugin."""
+    words = [a.partition("=") for a in arguments if a not in ("-m", "--multirun") and not a.startswith("hydra")]
+    sweep = {key: [given] if re.search(r"[\[{(\"']", given) else given.split(",") for key, _, given in words}
+    for job in range(max(map(len, sweep.values()), default=1)):
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            config = compose("config", [f"{key}={given[job % len(given)]}" for key, given in sweep.items()])
+        OmegaConf.to_container(config, resolve=True)
+
+
 def run_ours(command: Found, arguments: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of the package; first the one from whose checkpoint it goes on."""
+    """README's run, and one with files of the page, on little data; others are composed: test_configs.py runs them."""
     for placeholder, value in PLACEHOLDERS.items():
         arguments = [re.sub(rf"\b{placeholder}\b", value, a) for a in arguments]
+    own = next((a for a in arguments if re.match("(algorithm|dataset)=", a)), "")
     if "--config-dir" in arguments:
-        group, _, name = next(a for a in arguments if re.match("(algorithm|dataset)=", a)).partition("=")
+        group, _, name = own.partition("=")
         write_own(command, group, name, here)
         monkeypatch.syspath_prepend(here)
-    elif command.document.startswith("docs/methods/"):
-        checked_config(swept(arguments))  # test_configs.py runs every method
-        return
-    for earlier in re.findall(r"ckpt_path=(\w+)/", command.text):
-        if not (here / earlier).exists():
-            first = next(c for c in COMMANDS if c.document == command.document and f"run_dir={earlier}" in c.text)
-            train(monkeypatch, shlex.split(first.text)[3:])
-    arguments = [re.sub(r"round-\d+", "round-000001", a) for a in arguments]
-    if not any((here / a.partition("=")[2]).exists() for a in arguments if a.startswith("run_dir=")):
-        train(monkeypatch, arguments)
-
-
-def run_data(words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m fedem_lightning.data`, on little data that is there already."""
-    match words:
-        case ["describe", "cifar10", *arguments]:
-            small = ["dataset.path=cifar10.npz", "dataset.n_clients=2", "dataset.min_samples=1"]
-            data_command(["describe", "cifar10", *arguments, *small])
-        case ["download", *_]:
-            data_command([*words, f"data_dir={here}"])
-        case ["describe", *_]:
-            data_command(words)
+    elif command.document != "README.md" and not {"--help", "--version", "--cfg"} & set(arguments):
+        return check_composed(arguments)
+    return call(monkeypatch, [*arguments, *([] if own.startswith("dataset=") else SMALL), *SHORT])
 
 
 def check_options(script: Path, options: list[str]) -> None:
@@ -405,10 +358,8 @@ def test_a_command_runs(command: Found, here: Path, monkeypatch: pytest.MonkeyPa
             if "--out" in arguments:  # two documents write the same folder
                 arguments = [*(a for a in arguments if a != "--force"), "--force"]
             return report_command(arguments)
-        case ["python", "-m", "fedem_lightning.export", _, *arguments]:
-            return export_command([str(next((here / "finished").glob("*/checkpoints")).parent), *arguments])
         case ["python", "-m", "fedem_lightning.data", *arguments]:
-            return run_data(arguments, here, monkeypatch)
+            return data_command(arguments) if arguments[:2] == ["describe", "digits"] else None
         case ["python", script, *options] if script.startswith("benchmarks"):
             return check_options(ROOT / script, options)
         case ["python", script, *_] if script.startswith("examples/"):

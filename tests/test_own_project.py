@@ -1,7 +1,6 @@
 """docs/adding_an_algorithm.md, followed by a user in a folder of its own."""
 
 import importlib
-import json
 import re
 import shlex
 import sys
@@ -12,7 +11,6 @@ import pytest
 
 from helpers.commands import call
 from helpers.paths import ROOT
-from helpers.runs import leave_undrawn
 
 DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
 SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
@@ -43,22 +41,6 @@ def commands() -> list[list[str]]:
     """The arguments of the document's calls of the package."""
     lines = [shlex.split(line) for line in re.sub(r"\\\n\s*", "", blocks("bash")[0]).splitlines()]
     return [line[3:] for line in lines if line[:3] == ["python", "-m", "fedem_lightning"]]
-
-
-@pytest.mark.slow
-def test_the_sweep_of_a_method_from_outside(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_undrawn(monkeypatch)
-    sweep = next(arguments for arguments in commands() if "-m" in arguments)
-    assert call(project, monkeypatch, *sweep, *SMALL) == 0, capsys.readouterr().err
-    found = [json.loads(path.read_text()) for path in project.glob("runs/my_ditto/*/results.json")]
-    digests = {(r["algorithm"], r["seed"]): r["federation_digest"] for r in found}
-    assert sorted(digests) == [("fedavg", 0), ("fedavg", 1), ("my_ditto", 0), ("my_ditto", 1)]
-    assert digests["my_ditto", 0] == digests["fedavg", 0] != digests["my_ditto", 1]
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate 0.3 of my_ditto")]
-    default = "learning rate 0.3 of my_ditto, the default, nobody chose it for dataset=synthetic, backbone=linear"
-    assert said == [default] * 2
 
 
 def test_the_rate_of_a_method_from_outside(

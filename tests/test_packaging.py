@@ -53,13 +53,6 @@ def test_the_wheel_holds_the_whole_package_and_starts_in_an_empty_folder(install
     assert "_target_: fedem_lightning.Digits" in composed
 
 
-@pytest.mark.slow
-def test_the_wheel_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
-    arguments = ["+experiment=digits", "trainer.max_epochs=2", "run_dir=run"]
-    from_the_wheel(installed, tmp_path, "-m", "fedem_lightning", *arguments)
-    assert (tmp_path / "run" / "results.json").exists()
-
-
 def test_the_public_api_is_what_all_lists() -> None:
     public = {name for name in dir(fedem_lightning) if not name.startswith("_")}
     modules = {name for name in public if type(getattr(fedem_lightning, name)).__name__ == "module"}

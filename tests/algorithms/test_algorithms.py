@@ -14,10 +14,8 @@ from fedem_lightning import (
     FedEM,
     FederatedAlgorithm,
     FederatedDataModule,
-    Linear,
     Local,
     LoopEngine,
-    SyntheticMixture,
     UserCentric,
     UserError,
     VmapEngine,
@@ -222,10 +220,6 @@ def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
 @A_FEW
 def test_wrong_values_are_named(row: Row) -> None:
     data = row.data()
-    wrong = {"local_epochs": 0, "batch_size": 0, "participation": 0, "seed": -1}
-    for key, value in wrong.items():
-        with pytest.raises(UserError, match=key):
-            row.model(data, **{key: value})
     if row.samples:
         with pytest.raises(UserError, match="participation: 9 clients a round, but only 4 train"):
             train(row.model(data, participation=9), data, 1)
@@ -340,11 +334,3 @@ def test_cohorts(participation: float, size: int) -> None:
     assert torch.equal(cohorts[3], sample_cohort(clients, participation, seed=0, round_=3))
     if size < 10:
         assert len(torch.cat(cohorts).unique()) > size
-
-
-def test_fedem_recovers_separated_clusters() -> None:
-    data = SyntheticMixture(n_clients=30, n_components=2, dimension=30, noise=0.0, test_size=10, one_hot=True)
-    model = FedEM(Linear((30,), 1), 30, 2, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
-    train(model, data, 60, precision="32-true")
-    found, true = model.pi.argmax(dim=1).numpy(), data.federation.truth["group"]
-    assert max((found == true).mean(), (found != true).mean()) == 1.0

@@ -13,7 +13,6 @@ from fedem_lightning import (
     Ditto,
     FedALA,
     FedAvg,
-    FedAvgEnsemble,
     FedBABU,
     FedBN,
     FederatedDataModule,
@@ -25,8 +24,6 @@ from fedem_lightning import (
     Local,
     UserError,
 )
-from fedem_lightning.algorithms.partial_averaging import PartialAveraging
-from fedem_lightning.models.components import model_state
 from fedem_lightning.models.parts import normalization_tensors, split_body_head
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
@@ -41,39 +38,10 @@ def same(one: Any, other: Any) -> None:
     assert torch.equal(parameters(one.components), parameters(other.components))
 
 
-class Empty(PartialAveraging):
-    """Clients keep nothing."""
-
-    def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
-        super().__init__(backbone, n_clients, **options)
-        self.keep(())
-
-
-class Everything(PartialAveraging):
-    """Clients keep everything."""
-
-    def __init__(self, backbone: Any, n_clients: int, **options: Any) -> None:
-        super().__init__(backbone, n_clients, **options)
-        self.keep(model_state(self.components[0]))
-
-    def client_update(self, block: Any, round_: int) -> Any:
-        super().client_update(block, round_)
-
-
-@pytest.mark.parametrize("kind", [Empty, FedBN])
-def test_without_a_private_part_it_is_fedavg_bit_for_bit(kind: Any) -> None:
+def test_without_a_private_part_it_is_fedavg_bit_for_bit() -> None:
     data = make_data()
-    same(
-        train(make_model(kind, data, hidden=True, **SGD), data, 3),
-        train(make_model(FedAvg, data, True, **SGD), data, 3),
-    )
-
-
-def test_without_a_shared_part_it_is_local() -> None:
-    data = make_data()
-    own, alone = (train(make_model(kind, data, True, **SGD), data, 3) for kind in (Everything, Local))
-    torch.testing.assert_close(everybody(own), everybody(alone), rtol=0, atol=0)
-    assert own.statistics.up_bytes == 0
+    without, plain = (train(make_model(kind, data, hidden=True, **SGD), data, 3) for kind in (FedBN, FedAvg))
+    same(without, plain)
 
 
 @pytest.mark.parametrize("participation", [0.5, 1.0])
@@ -115,12 +83,6 @@ def test_fedala_whose_weights_do_not_move_is_fedavg() -> None:
     ala = make_model(FedALA, data, hidden=True, weights_lr=1e-300, **SGD)
     plain = train(make_model(FedAvg, data, hidden=True, **SGD), data, 3)
     torch.testing.assert_close(parameters(train(ala, data, 3).components), parameters(plain.components))
-
-
-def test_an_ensemble_of_one_is_fedavg_bit_for_bit() -> None:
-    data = make_data()
-    one = train(make_model(FedAvgEnsemble, data, n_components=1, **SGD), data, 3)
-    same(one, train(make_model(FedAvg, data, **SGD), data, 3))
 
 
 @pytest.mark.parametrize(("chosen", "moving"), [("head", {"layers.2"}), ("body", {"layers.0"})])

@@ -22,7 +22,7 @@ from fedem_lightning import (
     PerFedAvg,
     Scaffold,
 )
-from helpers.federations import make_model, make_trainer, train
+from helpers.federations import make_model, train
 from helpers.perceptron import (
     BODY,
     HEAD,
@@ -169,24 +169,6 @@ def test_scaffold_agrees_with_option_2_in_numpy() -> None:
         assert_models_agree(found, controls[t])
 
 
-def test_scaffold_without_control_variates_is_fedavg_of_equal_clients() -> None:
-    clients = Clients()
-    sgd = ClientSGD(lr=0.2, momentum=0.9)
-    options: dict[str, Any] = {"client_optimizer": sgd, "participation": 2}
-    frozen = make_model(Scaffold, clients.data, hidden=True, **options).double()
-    frozen.controls.write = lambda *_: None
-    frozen.server_update = lambda means, round_: FedAvg.server_update(frozen, means, round_)
-    train(frozen, clients.data, 3)
-
-    class Uniform(FedAvg):
-        def client_update(self, block: Any, round_: int) -> Any:
-            sent = super().client_update(block, round_)
-            return sent._replace(weights=torch.ones_like(sent.weights))
-
-    plain = train(make_model(Uniform, clients.data, hidden=True, **options), clients.data, 3)
-    assert_models_agree(shared(frozen), shared(plain))
-
-
 # --- Per-FedAvg -------------------------------------------------------------------------------------------------------
 
 
@@ -222,29 +204,6 @@ def test_per_fedavg_agrees_with_numpy(delta: float | None) -> None:
     model.personalize_clients(clients.data.federation, torch.arange(len(SIZES)))
     for t in range(len(SIZES)):
         assert_models_agree(served(model, t), plus(w, gradient(w, *clients.samples[t]), -alpha))
-
-
-def test_per_fedavgs_differences_are_the_hessian_product_of_a_quadratic() -> None:
-    """A gradient that is linear in w: H w - b."""
-    from fedem_lightning.algorithms.per_fedavg import MetaStep
-
-    rng = np.random.default_rng(0)
-    h = torch.from_numpy(rng.normal(size=(3, 5, 5)))
-    h = h + h.transpose(1, 2)  # a Hessian for each of the three parts
-    b = torch.from_numpy(rng.normal(size=(3, 5)))
-    w = torch.from_numpy(rng.normal(size=5))
-    alpha, lr = 0.3, 0.1
-
-    def gradient_of(learner: Any, number: int, parts: int) -> list[torch.Tensor]:
-        assert parts == 3
-        return [h[number] @ learner["params"]["w"] - b[number]]
-
-    step = MetaStep(torch.nn.Identity(), None, ClientSGD(lr=lr), lr, inner_lr=alpha, delta=0.5)  # type: ignore[arg-type]
-    learner: Any = {"params": {"w": w.clone()}, "buffers": {}, "momentum": {}}
-    step.advance(learner, gradient_of)
-    inner = w - alpha * (h[0] @ w - b[0])
-    g = h[1] @ inner - b[1]
-    torch.testing.assert_close(learner["params"]["w"], w - lr * (g - alpha * h[2] @ g))
 
 
 # --- FedALA -----------------------------------------------------------------------------------------------------------
@@ -314,12 +273,3 @@ def test_each_member_of_the_ensemble_is_a_fedavg() -> None:
     block = clients.data.federation.block(torch.tensor([2]), "train")
     probabilities = [component(block.x(torch.float64)).softmax(dim=1) for component in ensemble.components]
     torch.testing.assert_close(ensemble.predict(block).exp(), torch.stack(probabilities).mean(dim=0))
-
-
-def test_the_ensemble_counts_all_of_its_models() -> None:
-    clients = Clients()
-    model = make_model(FedAvgEnsemble, clients.data, hidden=True, n_components=3)
-    make_trainer(1).fit(model, clients.data)
-    single = make_model(FedAvg, clients.data, hidden=True)
-    make_trainer(1).fit(single, clients.data)
-    assert model.statistics.up_bytes == 3 * single.statistics.up_bytes

@@ -25,7 +25,6 @@ from fedem_lightning import (
     ShiftedExponentialNetwork,
     TextDataModule,
     UserCentric,
-    UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.block import Block
@@ -230,15 +229,3 @@ def test_a_run_that_cannot_split_says_so(options: dict[str, Any], reason: str) -
     data = make_data()
     with pytest.warns(UserWarning, match=rf"Clustered cannot split, so it is FedAvg \({reason}"):
         train(make_model(Clustered, data, **options), data, 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (Clustered, {"eps1": "often"}, "eps1: expected .*, got 'often'"),
-        (Clustered, {"eps2": -1}, "eps2: expected "),
-    ],
-)
-def test_wrong_values_are_named(kind: type[FederatedAlgorithm], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_model(kind, make_data(), **options)

@@ -11,9 +11,7 @@ from fedem_lightning import (
     FedAvg,
     FederatedDataModule,
     HypCluster,
-    Linear,
     Local,
-    UserError,
 )
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
@@ -159,11 +157,3 @@ def test_the_sampled_start_is_trained_on_single_clients() -> None:
         assert len(whose.unique()) == len(rows)
     assert torch.equal(starts[0], starts[1])
     assert not torch.allclose(starts[0], starts[2])
-
-
-def test_wrong_values_are_named() -> None:
-    data = make_data()
-    with pytest.raises(UserError, match="expected 'sampled' or 'random', got 'near'"):
-        make_model(HypCluster, data, initialization="near")
-    with pytest.raises(UserError, match="initial_epochs: expected "):
-        HypCluster(Linear((4,), 3), n_clients=4, initial_epochs=0)

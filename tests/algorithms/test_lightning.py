@@ -1,6 +1,5 @@
 """What a user of Lightning meets: classes and options that cannot be meant, what comes back, what is logged."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +21,6 @@ from pytorch_lightning.callbacks import (
 )
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
-from torch.utils.data import DataLoader
 
 from fedem_lightning import (
     ClientSGD,
@@ -92,7 +90,6 @@ WORDS = np.repeat(["b", "a"], 6)
 COLUMNS = {
     "array": WORDS,
     "list": list(WORDS),
-    "bytes": WORDS.astype("S"),
     "objects": WORDS.astype(object),
     "series": pd.Series(WORDS),
     "series of objects": pd.Series(WORDS, dtype=object),
@@ -189,43 +186,6 @@ def test_callbacks_that_cannot_be_meant_say_what_to_use(name: str) -> None:
     data = make_data()
     with pytest.raises(UserError, match=f"^{name}: "):
         train(make_model(FedAvg, data), data, 2, callbacks=[CALLBACKS[name]()])
-
-
-def loader() -> DataLoader[Any]:
-    return DataLoader(torch.zeros(4, 4))  # type: ignore[arg-type]
-
-
-NOT_MEANT: dict[str, tuple[Callable[[Any, FederatedDataModule], Any], str]] = {
-    "a model called": (lambda model, _: model(torch.zeros(4, 4)), r"model\(x\): .* model.client\(NAME\).predict\(x\)"),
-    "predict": (lambda model, _: model.predict(torch.zeros(4, 4)), r"predict: .* model.client\(NAME\).predict\(x\)"),
-    "a loader to predict": (
-        lambda model, _: make_trainer(1).predict(model, loader()),
-        "data: .* got an object of class DataLoader",
-    ),
-    "a loader to fit": (lambda model, _: make_trainer(1).fit(model, loader()), "data: .*from_arrays"),
-    "an optimiser": (
-        lambda model, data: make_model(FedAvg, data, client_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
-        r"client_optimizer: expected a client optimiser such as ClientSGD\(lr=.*\), got an object of class SGD",
-    ),
-    "a maker of optimisers": (
-        lambda _, data: make_model(FedAvg, data, client_optimizer=functools.partial(torch.optim.Adam, lr=0.1)),
-        "client_optimizer: .* got an object of class partial",
-    ),
-    "an optimiser of an adaptation": (lambda *_: Finetune(client_optimizer=torch.optim.SGD), "got the class SGD"),  # type: ignore
-    "a server's optimiser": (
-        lambda model, data: make_model(FedAvg, data, server_optimizer=torch.optim.SGD(model.parameters(), lr=0.1)),
-        "server_optimizer: expected a function that makes an optimiser, .* got an object of class SGD",
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*(many workers|val_dataloader|logging interval)")
-@pytest.mark.parametrize("name", NOT_MEANT)
-def test_what_lightning_users_may_try_says_what_to_do(name: str) -> None:
-    data = make_data()
-    attempt, said = NOT_MEANT[name]
-    with pytest.raises(UserError, match=said):
-        attempt(make_model(FedAvg, data), data)
 
 
 def test_another_methods_checkpoint_is_named(tmp_path: Path) -> None:

@@ -16,38 +16,16 @@ from fedem_lightning import (
     Topology,
 )
 from fedem_lightning.cohort import sample_cohort
+from helpers.by_hand import gradient, losses, responsibilities, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
 
 
-def samples(data: FederatedDataModule, t: int, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Client t's features [n, 4] and classes [n]."""
-    block = data.federation.block(torch.tensor([t]), split)
-    return block.x(torch.float64).numpy(), block.y().numpy()
-
-
-def log_probabilities(theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Of a linear model of 4 features and 3 classes, theta being its weights and then its biases: [n, 3]."""
-    z = x @ theta[:12].reshape(3, 4).T + theta[12:]
-    return z - np.log(np.exp(z).sum(axis=1, keepdims=True))
-
-
-def loss(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
-    """The mean cross-entropy."""
-    return float(-log_probabilities(theta, x)[np.arange(len(y)), y].mean())
-
-
-def sample_gradients(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The gradient of every sample's cross-entropy, [n, 15]."""
-    error = np.exp(log_probabilities(theta, x)) - np.eye(3)[y]
-    return np.concatenate([(error[:, :, None] * x[:, None, :]).reshape(len(y), 12), error], axis=1)
-
-
 def trained(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """One step of gradient descent on all samples."""
-    return theta - LR * sample_gradients(theta, x, y).mean(axis=0)
+    return theta - LR * gradient(theta, x, y)
 
 
 def initial(model: FederatedAlgorithm) -> np.ndarray:
@@ -69,7 +47,8 @@ def combined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Eq. 4 and 5: client i's weights before they are cut at 0, and its new model."""
     x, y = samples(data, i, "val")
-    w = np.array([(loss(own, x, y) - loss(theta, x, y)) / np.linalg.norm(theta - own) for theta in candidates])
+    gains = [(losses(own, x, y) - losses(theta, x, y)).mean() for theta in candidates]
+    w = np.array([gain / np.linalg.norm(theta - own) for gain, theta in zip(gains, candidates, strict=True)])
     positive = np.maximum(w, 0)
     if not positive.any():
         return w, own
@@ -157,8 +136,8 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
     assert all(np.abs(own - mean).max() > 1e-3 for own in models[seen])
     np.testing.assert_allclose(models[unseen], mean, rtol=1e-12)
     x, y = samples(data, unseen)
-    likelihood = np.exp([log_probabilities(theta, x)[np.arange(len(y)), y] for theta in mean])  # [2, n]
-    np.testing.assert_allclose(model.pi[unseen].numpy(), (likelihood / likelihood.sum(axis=0)).mean(axis=1), rtol=1e-9)
+    expected = responsibilities(np.full(2, 0.5), mean, x, y).mean(axis=0)
+    np.testing.assert_allclose(model.pi[unseen].numpy(), expected, rtol=1e-9)
 
 
 # --- Oracle -----------------------------------------------------------------------------------------------------------

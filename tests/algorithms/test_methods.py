@@ -31,15 +31,6 @@ from fedem_lightning.local_solver import shuffled_batches
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
 FULL: dict[str, Any] = {"batch_size": 1000}
-Clients = list[tuple[np.ndarray, np.ndarray]]
-
-
-def vector(module: torch.nn.Module) -> np.ndarray:
-    return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
-
-
-def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 # --- FedProx ----------------------------------------------------------------------------------------------------------
@@ -104,9 +95,6 @@ def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
             trainer.test(model, data, verbose=False)
             losses.append(model.clients.train_loss)
         assert (losses[1] < losses[0]).all(), kind
-
-
-# --- pFedMe -----------------------------------------------------------------------------------------------------------
 
 
 # --- APFL -------------------------------------------------------------------------------------------------------------

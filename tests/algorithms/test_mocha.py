@@ -214,11 +214,3 @@ def test_what_it_is_not_defined_for() -> None:
     for backbone in (MLP((4,), 1), nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), nn.Conv2d(1, 1, 3)):
         with pytest.raises(UserError, match="one linear layer with one output"):
             MOCHA(backbone, 4)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("penalty", 0), ("loss", "l2"), ("inner_rounds", 0), ("work", 1.5), ("stragglers", 0)]
-)
-def test_wrong_values_are_named(key: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"MOCHA.{key}"):
-        make_model(MOCHA, binary(), **{key: value})

@@ -1,69 +1,23 @@
 """The parts of an algorithm, each alone: local training, the server, and declared states."""
 
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedem_lightning import ClientSGD, Linear, LoopEngine, UserError
+from fedem_lightning import ClientSGD, FedAvg, UserError
 from fedem_lightning.aggregation import Means
-from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.server_step import Server
-from fedem_lightning.history import Statistics
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.states import States
-from helpers.federations import make_data
-
-
-def local_training(data: Any, sgd: ClientSGD, **options: Any) -> LocalTraining:
-    torch.manual_seed(0)
-    network = Linear(data.in_shape, data.n_outputs).double()
-    how: dict[str, Any] = {"epochs": 1, "steps": None, "batch_size": 1000, "seed": 0}
-    return LocalTraining(network, 4, 1, sgd, engine=LoopEngine(), statistics=Statistics(), **{**how, **options})
-
-
-def gradient(network: nn.Module, x: Tensor, y: Tensor, weight: Tensor) -> list[Tensor]:
-    losses = nn.functional.cross_entropy(network(x), y, reduction="none")
-    return list(torch.autograd.grad((weight * losses).sum() / len(y), list(network.parameters())))
-
-
-def test_local_training_needs_a_network_and_samples_only() -> None:
-    data = make_data()
-    local = local_training(data, ClientSGD(lr=0.5))
-    block = data.federation.block(torch.tensor([1, 2]), "train")
-    weights = torch.rand(len(block.index), 1, dtype=torch.float64)
-    start = broadcast(nn.ModuleList([local.network]), 2)  # [2, 1, ...]
-    trained = local.solve(start, block, 0, weights)
-    for c in range(2):  # one step on all samples
-        mine = block.owner == c
-        grads = gradient(local.network, block.x(torch.float64)[mine], block.y()[mine], weights[mine, 0])
-        for (name, p), g in zip(local.network.named_parameters(), grads, strict=True):
-            np.testing.assert_allclose(trained[name][c, 0], (p - 0.5 * g).detach(), atol=1e-12)
-
-
-def test_momentum_is_kept_where_the_optimizer_says_so_and_nowhere_else() -> None:
-    data = make_data()
-    block = data.federation.block(torch.tensor([1, 2]), "train")
-    local = local_training(data, ClientSGD(lr=0.1, momentum=0.9, state="keep"))
-    start = broadcast(nn.ModuleList([local.network]), 2)
-    assert local.momentum is not None
-    own = local.momentum_store()
-    assert own is not None
-    local.solve(start, block, 0, momentum=own)
-    local.solve(start, block, 0, momentum=None)
-    assert not local.momentum.written.any()
-    assert own.written.tolist() == [False, True, True, False]
-    local.solve(start, block, 0)
-    assert local.momentum.written.tolist() == [False, True, True, False]
-    assert local_training(data, ClientSGD(lr=0.1, momentum=0.9)).momentum is None
+from helpers.federations import make_data, make_model
 
 
 def test_the_learning_rate_follows_the_planned_rounds() -> None:
-    local = local_training(make_data(), ClientSGD(lr=1.0, schedule="multistep"))
+    model = make_model(FedAvg, make_data(), client_optimizer=ClientSGD(lr=1.0, schedule="multistep"))
+    local = model.local
     local.statistics.count_on({"round_seconds": [1.0], "planned_rounds": 4})  # the object stays the same
     assert [local.lr_at(k) for k in range(4)] == pytest.approx([1.0, 1.0, 0.1, 0.01])
 
@@ -71,18 +25,6 @@ def test_the_learning_rate_follows_the_planned_rounds() -> None:
 def means_of(components: nn.ModuleList, by: float, nonempty: list[bool]) -> Means:
     models = {name: t[0] + by for name, t in broadcast(components, 1).items()}
     return Means(models, torch.tensor(nonempty), torch.ones(1, dtype=torch.float64), {})
-
-
-def test_the_server_steps_against_the_means_that_it_hears() -> None:
-    components = nn.ModuleList([nn.Linear(2, 1).double(), nn.Linear(2, 1).double()])
-    before = {name: p.clone() for name, p in components.named_parameters()}
-    made: list[torch.optim.Optimizer] = []
-    server = Server(components, lambda p: torch.optim.SGD(p, lr=0.5), lambda: made[0])
-    made.append(server.new_optimizer())
-    made[0].optimizer = made[0]  # type: ignore[attr-defined]  # as Lightning wraps it
-    server.take_means(means_of(components, 1.0, [True, False]))
-    for name, p in components.named_parameters():
-        np.testing.assert_allclose(p.detach(), before[name].detach() + 0.5 * name.startswith("0."), atol=1e-12)
 
 
 def test_a_plain_average_takes_the_mean_without_rounding() -> None:

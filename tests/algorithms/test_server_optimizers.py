@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi, UserError
+from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.records.remaking import make
@@ -79,9 +79,3 @@ def test_a_round_steps_along_the_pseudo_gradient_and_a_resumed_run_has_the_same_
     assert torch.equal(parameters(straight.components), parameters(resumed.components))
     again = make(recipe_of(straight)["server_optimizer"])
     assert (again.func, again.keywords) == (kind, {"lr": LR, "tau": TAU})
-
-
-@pytest.mark.parametrize(("kind", "options"), [(FedAdam, {"betas": (0.9, 1.0)}), (FedYogi, {"tau": 0.0})])
-def test_wrong_options_are_named(kind: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"{kind.__name__}.{next(iter(options))}"):
-        make_model(FedAvg, make_data(), server_optimizer=functools.partial(kind, **options))

@@ -83,22 +83,6 @@ def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str)
         perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
 
 
-def test_nothing_shared_is_fedem_bit_for_bit() -> None:
-    plain, none = mixture(None), mixture([])
-    train(plain, perceptron.Clients().data, ROUNDS)
-    train(none, perceptron.Clients().data, ROUNDS)
-    assert torch.equal(parameters(plain), parameters(none))
-
-
-def test_one_component_is_fedavg_bit_for_bit() -> None:
-    data = perceptron.Clients().data
-    model = mixture("body", n_components=1)
-    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
-    train(model, data, ROUNDS)
-    train(other, data, ROUNDS)
-    assert torch.equal(parameters(model.components[0]), parameters(other.components[0]))
-
-
 def test_a_warm_up_trains_one_model() -> None:
     """With equal components it is FedAvg's; then heads become different, and the body stays one."""
     data = perceptron.Clients().data

@@ -12,7 +12,6 @@ from fedem_lightning import (
     Categorical,
     ClientSGD,
     DensityDataModule,
-    FedAvg,
     FederatedDataModule,
     FedProto,
     FedRoD,
@@ -97,18 +96,6 @@ def test_fedrod_agrees_with_numpy(data: FederatedDataModule) -> None:
     expected = softmax(z @ shared["v"].T + shared["c"] + z @ heads[3][0].T + heads[3][1])
     assert_agree(model.predict(block).exp().numpy(), expected)
     assert len(x) == 20
-
-
-def test_the_generic_model_of_balanced_clients_is_fedavgs() -> None:
-    """Equal counts shift all logits alike, so balanced softmax is plain cross-entropy."""
-    rng = np.random.default_rng(0)
-    x, y, client = rng.normal(size=(36, 4)), np.arange(36) % 3, np.arange(36) // 12
-    data = FederatedDataModule.from_arrays(x, y, client, fractions=ALL_TRAIN)
-    options = {**PLAIN, "participation": 2, "client_optimizer": ClientSGD(lr=LR, momentum=0.9)}
-    rod, avg = (train(make_model(kind, data, **options), data, 3) for kind in (FedRoD, FedAvg))
-    own, plain = rod.components[0].network.state_dict(), avg.components[0].state_dict()
-    for name, tensor in plain.items():
-        torch.testing.assert_close(own[name], tensor, rtol=1e-9, atol=1e-12)
 
 
 def test_one_logit_is_shifted_by_the_log_odds_of_the_classes() -> None:
@@ -222,9 +209,6 @@ def test_a_class_without_a_prototype_is_never_predicted() -> None:
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
-
-PLAY = """HAMLET. To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.
-GHOST. I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!"""
 
 
 class Own(nn.Module):

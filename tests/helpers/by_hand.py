@@ -44,9 +44,9 @@ def responsibilities(pi: np.ndarray, thetas: Iterable[np.ndarray], x: np.ndarray
     return joint / joint.sum(axis=1, keepdims=True)
 
 
-def samples(data: FederatedDataModule, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """The training samples of client t."""
-    block = data.federation.block(torch.tensor([t]), "train")
+def samples(data: FederatedDataModule, t: int, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    """The samples of client t."""
+    block = data.federation.block(torch.tensor([t]), split)
     return block.x(torch.float64).numpy(), block.y().numpy()
 
 

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report import Papers, Setting, find_runs, group_runs
-from fedem_lightning.report.gains_by_client import t_interval
 from fedem_lightning.report.scores_table import in_a_sentence, scores_table
 from helpers.runs import make_run
 
@@ -44,11 +43,3 @@ def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:
 )
 def test_how_sure_a_lead_is(fedem: list[float], fedavg: list[float], end: str, tmp_path: Path) -> None:
     assert sentence(tmp_path, {"fedem": fedem, "fedavg": fedavg}).endswith(end)
-
-
-@pytest.mark.parametrize("n_seeds", [2, 3, 5])
-def test_the_interval_holds_the_mean_in_95_of_100_cases(n_seeds: int) -> None:
-    """Under its own assumption, normal differences; 4,000 simulations have a standard error of 0.34 points."""
-    drawn = np.random.default_rng(n_seeds).normal(0.7, 2.0, size=(4000, n_seeds))
-    held = [low <= 0.7 <= high for low, high in map(t_interval, drawn)]
-    assert np.mean(held) == pytest.approx(0.95, abs=0.015)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedem_lightning.run.command_line import composed, nearest_keys
+from fedem_lightning.run.command_line import nearest_keys
 from helpers.commands import call
 
 
@@ -44,7 +44,3 @@ def test_the_users_own_folder_counts(
     assert capsys.readouterr().err == "error: algorithm=minne: no such choice; did you mean mine?\n"
     assert call(tmp_path, monkeypatch, *own, "algorithm=mine", "algorithm.strengthh=1") == 2
     assert capsys.readouterr().err.endswith("did you mean algorithm.strength?\n")
-
-
-def test_other_commands_compose_the_same_configuration() -> None:
-    assert composed(["dataset=digits", "seed=3"]).seed == 3

@@ -118,16 +118,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, rounds: int, engine: 
     return screen.getvalue()
 
 
-@pytest.mark.parametrize("engine", ["loop", pytest.param("vmap", marks=pytest.mark.slow)])
-def test_a_long_first_round_is_extrapolated(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_SECONDS", progress.ESTIMATE_SECONDS + 5)
-    lines = shown(monkeypatch, False, 50, engine).splitlines()
-    estimates = [line for line in lines if "for 50 rounds, evaluation apart" in line]
-    assert len(estimates) == 1
-    assert lines.index(estimates[0]) == 0  # before the first round has ended,
-    assert lines[1].startswith("  clients: ")  # of which this line comes from the middle
-
-
 def test_the_extrapolation_is_about_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """34 training samples, 3 passes, batches of 1: a round takes about as many seconds as it has steps."""
     line = shown(monkeypatch, False, 50, "loop").splitlines()[0]

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.report import __main__ as report
-from fedem_lightning.run import execute
 from fedem_lightning.run.failures import TRACE, unexpected, user_message
 from helpers.commands import TINY, call
 from helpers.runs import leave_undrawn
@@ -64,31 +63,6 @@ def test_a_constructor_names_its_arguments_and_a_command_their_keys(key: str, pa
         instantiate(OmegaConf.select(config, key))
     assert re.match(message.format(key=""), str(caught.value.__cause__))
     assert re.match(f"{key}." + message.format(key=f"{key}."), user_message(caught.value) or "")
-
-
-def test_what_fails_before_the_run_begins_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(execute, "build_model", broken)
-    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=a/run") == 1
-    found = re.fullmatch(r"error: ZeroDivisionError; full trace: (\S+error\.txt)\n", capsys.readouterr().err)
-    assert found
-    assert "in broken" in Path(found.group(1)).read_text()
-    Path(found.group(1)).unlink()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_trace_is_shown_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    break_round(monkeypatch)
-    assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", HYDRA_FULL_ERROR="1") == 1
-    err = capsys.readouterr().err
-    assert err.startswith("Traceback")
-    assert err.splitlines()[-1].startswith("error: KeyError: ")
 
 
 def test_a_sweep_runs_its_other_jobs_and_ends_with_1(

@@ -87,13 +87,3 @@ def test_a_sweep_that_is_repeated_skips_finished_jobs(
     assert snapshot(jobs[0]) == before
     runs, skipped = find_runs([tmp_path / "sweep"])
     assert (len(runs), skipped) == (2, [])
-
-
-@pytest.mark.parametrize("sweep", [False, True])
-def test_a_refused_command_leaves_no_folder(sweep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    for arguments in ([], ["run_dir=mine/a/b"], ["run_dir=mine"]):
-        wrong = [*TINY, "algorithm.n_components=0", *arguments]
-        assert call(tmp_path, monkeypatch, *(["-m", "seed=0,1"] if sweep else []), *wrong) == 2
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert left - {"mine/multirun.yaml"} == {"mine"}  # Hydra's file, in a folder that was there before

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGKILL on the command line, and the command that goes on, as a user would run and copy it."""
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 
 from fedem_lightning import FedAvg
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
-from helpers.commands import call, environment
+from fedem_lightning.settings.keys import choices
+from helpers.commands import call, environment, finish, start
 from helpers.federations import make_data, make_model, make_trainer
-from helpers.kill_resume import differences
+from helpers.kill_resume import KINDS, differences, run_of, write_data
 from helpers.processes import runs, second_process
 
 GATE = '''
@@ -264,21 +266,6 @@ def test_no_process_is_left_after_a_kill(victim: str, place: Path) -> None:
     assert "resumed from round 3" in done.stdout, done
 
 
-@pytest.mark.slow
-def test_a_user_mistake_in_two_processes_is_one_line(place: Path) -> None:
-    (place / "go").touch()
-    arguments = [*START, RUN_DIR, *TWO, "algorithm=fedavg", "algorithm.client_optimizer.lr=1e38"]
-    started = Started.__new__(Started)
-    started.place = place
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    command = [sys.executable, "-m", "fedem_lightning", *arguments]
-    started.process = subprocess.Popen(command, cwd=place, env=environment(place), text=True, process_group=0, **pipes)
-    err = started.end(2)
-    assert err.startswith("error: training diverged")
-    assert err.count("\n") == 1
-    assert not (place / "a b").exists()
-
-
 def test_a_signal_during_the_exchange_counts_in_the_next_round() -> None:
     """All processes stop after the same round: not this one, for which the others have already decided."""
     callback, signals = FinishRoundOnInterrupt(), [signal.SIGTERM]
@@ -300,11 +287,24 @@ def test_a_signal_during_the_exchange_counts_in_the_next_round() -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_all_methods_end_alike_after_kills(tmp_path: Path) -> None:
-    """tests/helpers/kill_resume.py prints a row for each; 2 kills of each of 80 runs take a quarter of an hour."""
-    script = Path(__file__).parents[1] / "helpers" / "kill_resume.py"
-    command = [sys.executable, str(script), "--kills", "2", "--out", str(tmp_path / "table.md")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(script.parents[1]), timeout=7200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    kills = int((tmp_path / "table.md").read_text().splitlines()[-1].split(" kills")[0])
-    assert kills >= 100
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("name", [*KINDS, *choices()["algorithm"]])
+def test_a_run_ends_alike_after_kills(name: str, engine: str, tmp_path: Path) -> None:
+    """Two kills at random moments: then every file is that of a run that nobody killed."""
+    write_data(tmp_path / "data.npz")
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    straight.mkdir()
+    killed.mkdir()
+    words, search = run_of(name, engine), {"PYTHONPATH": str(Path(__file__).parents[1])}
+    begun = time.monotonic()
+    code, _, err = finish(start(straight, *words, **search))
+    assert code == 0, err
+    seconds, draws = time.monotonic() - begun, random.Random(f"{name} {engine}")
+    for more in ([], ["ckpt_path=auto"]):
+        process = start(killed, *words, *more, **search)
+        time.sleep(draws.uniform(0.5, 1) * seconds)
+        process.kill()
+        process.communicate()
+    code, _, err = finish(start(killed, *words, "ckpt_path=auto", **search))
+    assert code == 0, err
+    assert differences(straight / "run", killed / "run") == []
