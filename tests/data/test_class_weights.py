@@ -10,8 +10,7 @@ import torch
 from numpy.testing import assert_allclose
 from sklearn.utils.class_weight import compute_class_weight
 
-from fedem_lightning import MOCHA, ClientSGD, FedEM, Interpolate, Local, TableDataModule, UserError
-from fedem_lightning.adaptation.interpolate import MixtureStep
+from fedem_lightning import MOCHA, ClientSGD, FedEM, Local, TableDataModule, UserError
 from fedem_lightning.data.own_data import class_weights
 from fedem_lightning.engine import LoopEngine, VmapEngine
 from fedem_lightning.tasks import BinaryClassification, Classification, training_loss
@@ -80,13 +79,6 @@ def test_equal_weights_change_nothing_and_tuning_has_the_weights() -> None:
         found.append(parameters(train(make_model(Local, data), data, rounds=2)))
     assert torch.equal(found[0], found[1])
     assert not torch.allclose(found[0], found[2])
-
-
-def test_a_mixtures_loss_needs_likelihoods() -> None:
-    task = Classification(3, 1, WEIGHTS, weigh_training_only=True)
-    assert MixtureStep.loss_of(task) is task
-    data = make_data(class_weights=WEIGHTS)
-    train(make_model(FedEM, data, n_components=2, adaptation=Interpolate()), data, rounds=1)
 
 
 def test_balanced_weights_are_those_of_the_training_samples_that_train() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from fedem_lightning import Digits, FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
+from fedem_lightning import FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, split_of, stored
 
@@ -69,14 +69,6 @@ def test_consecutive_samples_are_not_copied() -> None:
     assert block.x(torch.float32).data_ptr() == stored(data.federation).x[int(block.index[0])].data_ptr()
 
 
-def test_digest_tells_partitions_apart() -> None:
-    assert make_data().federation.digest() == make_data().federation.digest()
-    digests = {make_data(seed=s).federation.digest() for s in range(3)}
-    assert len(digests) == 3
-    # the same on every machine
-    assert Digits(n_clients=5, seed=3).federation.digest().startswith("580f4ce82e81a7ea")
-
-
 # --- splits and partitions --------------------------------------------------------------------------------------------
 
 
@@ -85,9 +77,6 @@ def test_a_clients_split_does_not_depend_on_who_is_unseen() -> None:
     assert int((~some.federation.seen).sum()) == 2
     for split in ("train", "val", "test"):
         assert torch.equal(split_of(everyone.federation, split).index, split_of(some.federation, split).index)
-
-
-# --- synthetic --------------------------------------------------------------------------------------------------------
 
 
 # --- a user's arrays --------------------------------------------------------------------------------------------------

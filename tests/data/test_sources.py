@@ -27,7 +27,7 @@ from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.sources import load_arrays, read_arrays
 from fedem_lightning.run.failures import user_message
-from helpers.commands import CONFIG_DIR, call
+from helpers.commands import CONFIG_DIR
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)
@@ -346,16 +346,3 @@ def test_broken_data_is_one_line_and_code_2(case: str, tmp_path: Path) -> None:
     assert line is not None
     assert message in line
     assert "\n" not in line
-
-
-def test_the_command_line_says_what_is_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, make, message = BROKEN["short roles"]
-    path = make(tmp_path)
-    assert call(tmp_path, monkeypatch, f"dataset={name}", f"dataset.path={path}", "run_dir=run") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()

@@ -11,7 +11,6 @@ import torch
 from fedem_lightning import TableDataModule, UserError
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.tasks import BinaryClassification, Classification, Regression
-from helpers.commands import call
 from helpers.federations import split_of, stored
 from helpers.runs import run_small
 
@@ -290,19 +289,6 @@ def test_a_run_says_what_became_of_the_columns(tmp_path: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert facts in printed
     assert "dataset.task: classification, because y has 2 different words" in printed
-
-
-@pytest.mark.parametrize("arguments", [["dataset.label=age", "dataset.client=age"], ["dataset.label=y"]])
-def test_a_mistake_ends_the_command_with_2_and_makes_no_folder(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved(tmp_path)
-    given = ["dataset=table", "dataset.path=mine.csv", *arguments, "run_dir=run"]
-    assert call(tmp_path, monkeypatch, *given) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: dataset.client: ")
-    assert err.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
 # --- the names of clients ---------------------------------------------------------------------------------------------

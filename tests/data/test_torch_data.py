@@ -237,26 +237,3 @@ def test_a_run_reads_a_users_function(
     leave_undrawn(monkeypatch)
     assert call(mine, monkeypatch, "dataset=torch", *words, *SHORT) == 0
     assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((), "dataset.data._target_: expected"),
-        (("dataset.data._target_=mine.nobody",), "dataset.data._target_: cannot import mine.nobody"),
-        (("dataset.data._target_=mine.clients", "+dataset.data.m=5"), "dataset.data.m: "),
-        (("dataset.data._target_=mine.arrays",), "data: expected"),
-        (("dataset.data=null",), "data: expected"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_one_line(
-    words: tuple[str, ...],
-    says: str,
-    mine: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code = call(mine, monkeypatch, "dataset=torch", *words, *SHORT)
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert says in line
-    assert code == 2

@@ -126,12 +126,7 @@ def check_images(x: np.ndarray, origin: str) -> np.ndarray:
 def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
     """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
     check_length(name, y, n)
-    require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
-    if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
-        fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
-        wrong = int(fits.argmin())
-        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong}")
-    y = y.astype(np.int64)
+    y = whole_numbers(name, y)
     signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
     require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
     require((n_classes or 0) <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {n_classes}")
@@ -145,6 +140,16 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     said = f"{name}: label {y[wrong]} at sample {wrong} is outside the {n_classes} classes 0..{n_classes - 1}"
     require(not outside.any(), said)
     return y, n_classes
+
+
+def whole_numbers(name: str, y: np.ndarray) -> np.ndarray:
+    """Whole numbers [n, ...] of any dtype as int64; anything else is a UserError that names the first sample."""
+    require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
+    if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
+        fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
+        wrong = np.unravel_index(int(fits.argmin()), y.shape)
+        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong[0]}")
+    return y.astype(np.int64)
 
 
 def check_targets(y: np.ndarray, n: int) -> np.ndarray:

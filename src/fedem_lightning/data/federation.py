@@ -84,15 +84,8 @@ class Federation:
     ) -> "Federation":
         """Makes a federation: positions are sorted by (split, client), samples are neither copied nor reordered.
 
-        Args:
-            client: int [n] in 0..T-1, or -1 for a sample of no client.
-            split: int [n], 0 train, 1 val, 2 test.
-            position: position of each sample in `samples`, int64 [n]; default 0..n-1.
-            samples, task, names, seen, more: see `Federation`; all clients are seen by default.
-
-        Raises:
-            UserError: a seen client has no training sample.
-
+        client int [n] is in 0..T-1, or -1 for nobody's sample; split int [n] is 0 train, 1 val, 2 test; position int64
+        [n] is that in `samples`, default 0..n-1. All clients are seen by default; each that is needs a training sample.
         """
         seen = np.ones(len(names), dtype=bool) if seen is None else seen
         splits = splits_by_client(client, split, len(names), position)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.data.arrays import LARGEST_Y, check_finite, check_labels, check_targets
+from fedem_lightning.data.arrays import check_labels, check_targets, whole_numbers
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
 
@@ -25,15 +25,13 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
         return (np.where(missing, np.nan, filled).astype(filled.dtype) if missing.any() else filled), 0
     fits = y.ndim == 2 and len(y) == n and y.size > 0
     require(fits, f"y: {task} expects labels {SHAPES[task]} of {n} samples, got shape {list(y.shape)}")
-    y = _codes(y)
+    y = whole_numbers("y", np.where(np.isnan(y), MISSING, y) if y.dtype.kind == "f" else y)
     if task == "multilabel":
         require(n_classes is None, "n_classes: a multilabel task has as many labels as y has columns")
         _require_all((y == MISSING) | (y == 0) | (y == 1), y, "is none of 0, 1 and -100 (missing)")
         return y, 0
     if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
-        said = f"y: the largest label, {n_classes - 1}, would make {n_classes} classes; number them 0..Y-1"
-        require(n_classes <= LARGEST_Y, f"{said}, -100 for a missing one, or set n_classes")
     inside = (y == MISSING) | ((y >= 0) & (y < n_classes))
     _require_all(inside, y, f"is outside the {n_classes} classes 0..{n_classes - 1}, and not -100 (missing)")
     return y, n_classes
@@ -53,16 +51,6 @@ def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
 def has_several(task: Task) -> bool:
     """Whether a sample has several labels, of which some may be missing: it is of no class of its own."""
     return isinstance(task, MultiLabel | LanguageModel)
-
-
-def _codes(y: np.ndarray) -> np.ndarray:
-    """Whole numbers of any dtype as int64, NaN as `MISSING`."""
-    require(y.dtype.kind in "iubf", f"y: expected whole numbers, got dtype {y.dtype}")
-    if y.dtype.kind == "f":
-        y = np.where(np.isnan(y), MISSING, y)
-        check_finite("y", y)
-        _require_all((y == np.round(y)) & (np.abs(y) <= 2.0**53), y, "is no whole number")
-    return y.astype(np.int64, copy=False)
 
 
 def _require_all(right: Any, values: np.ndarray, wrong: str, what: str = "label ") -> None:

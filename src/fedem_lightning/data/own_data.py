@@ -146,9 +146,9 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
         require(int(tokens.min()) >= 0, f"x: expected codes of 0 or more, got {tokens.min()}; only labels may be -100")
         if n_classes is None:
             found = max(found, int(tokens.max()) + 1)  # the last tokens may be in no label
-            require(found <= LARGEST_Y, f"x: code {found - 1} would make {found} classes, expected at most {LARGEST_Y}")
         if tokens.dtype == np.uint8 and not isinstance(x, dict):
             arrays = arrays._replace(x=tokens.astype(np.int16))  # bytes would be pixels
+    require(found <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {found}; number labels from 0 on")
     kept = has_any(y)
     notes |= missing_notes(y, kept)
     if kept.all():

@@ -54,12 +54,7 @@ class PFLlibDataModule(FederatedDataModule):
 
 
 def read_pfllib(folder: Path) -> OwnArrays:
-    """The samples of train/0.npz, test/0.npz, ...: first those for training client by client, then those for testing.
-
-    Raises:
-        UserError: a file is missing or broken, or asks for code; samples do not fit together, or a client has none.
-
-    """
+    """The samples of train/0.npz, test/0.npz, ...: first those for training, client by client, then the others."""
     found = {part: {file.stem: file for file in files_in(folder / part, ".npz")} for part in ("train", "test")}
     expected = "expected PFLlib's folder of a data set, with a file for each client in train and in test"
     require(bool(found["train"]), f"path: no .npz file in {folder / 'train'}; {expected}")

@@ -62,14 +62,9 @@ class Splitting(HoldOut):
     fractions: Fractions = (0.6, 0.2, 0.2)
 
     def split(self, client: np.ndarray) -> np.ndarray:
-        """Splits every client's samples at random; a client's draw does not depend on which clients are seen.
+        """Splits each client's samples (int [n]; -1: no client's) at random: int8 [n], 0 train, 1 val, 2 test.
 
-        Args:
-            client: int [n], the client of each sample; -1: no client.
-
-        Returns:
-            int8 [n]: 0 train, 1 val, 2 test. n_val and n_test are floor(fraction * n_t); the rest is for training.
-
+        n_val and n_test are floor(fraction * n_t). A client's draw does not depend on which clients are seen.
         """
         draw = generator(self.seed, Purpose.SPLIT).random(len(client))
         order = np.lexsort((draw, client))  # by client, each client's samples shuffled; samples of no client first

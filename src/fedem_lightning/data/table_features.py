@@ -75,10 +75,6 @@ class TableFeatures:
 
         `categorical` names columns that are categories although they hold numbers. With missing="median" an indicator
         says where a number was missing, if one was missing among `rows`.
-
-        Raises:
-            UserError: a column is missing, or cannot be a feature; a value is missing or infinite.
-
         """
         check_values(frame, columns, filled=missing is not None)
         part = frame.loc[:, list(columns)].iloc[rows]
@@ -213,12 +209,9 @@ def _category(part: pd.Series) -> dict[str, Any]:
 
 
 def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False, way_out: str = "") -> None:
-    """Looks for these columns, and for values that are infinite, or missing unless they are `filled` later.
+    """Refuses a column that is not there or there twice, and values that are infinite, or missing unless `filled`.
 
-    Raises:
-        UserError: a column is not there or there twice; a value is missing or infinite, and the line says in how many
-            rows of which columns. `way_out` ends the line about missing values.
-
+    The line says in how many rows of which columns; `way_out` ends the one about missing values.
     """
     there = Counter(frame.columns)
     for name in names:
@@ -240,10 +233,6 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     """Whether a column without missing values holds numbers, or categories: strings, booleans, pandas categories.
 
     With `as_category` numbers, and strings that look like numbers or dates, are categories; `label` sets the advice.
-
-    Raises:
-        UserError: it holds dates, lists, or numbers beside other words.
-
     """
     said = f"column {column.name!r} holds"
     way_out = "take another label" if label else "leave it out with features=[...]"

@@ -140,10 +140,7 @@ def _listed(key: str, given: Any, there: list[str], what: str = "column") -> lis
 
 
 def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, TaskName, dict[str, Any]]:
-    """The labels [n], their task, which is found by the rule of `TableDataModule` if it is None, and notes of both.
-
-    Labels are strings, whole numbers in 0..Y-1, or real targets.
-    """
+    """The labels [n], their task, found by the rule of `TableDataModule` if it is None, and notes of both."""
     one = "task: a table has one label a row, expected classification, binary or regression"
     require(task in (None, "classification", "binary", "regression"), f"{one}, got {task}")
     if task == "regression":
