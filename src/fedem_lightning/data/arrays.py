@@ -115,14 +115,6 @@ def check_finite(
     raise UserError(f"{name}: {what} in {n} sample{'s' * (n != 1)}, the first is number {first}{whose}")
 
 
-def check_images(x: np.ndarray, origin: str) -> np.ndarray:
-    """Returns uint8 images [n, h, w] or [n, h, w, channels], n > 0; anything else is a UserError."""
-    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4)
-    expected = f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}"
-    require(fits and x.size > 0, f"{expected}, got {x.dtype} of shape {x.shape}")
-    return x
-
-
 def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") -> tuple[np.ndarray, int]:
     """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
     check_length(name, y, n)

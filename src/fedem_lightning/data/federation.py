@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.block import Block
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Split, splits_by_client
@@ -90,8 +91,8 @@ class Federation:
         seen = np.ones(len(names), dtype=bool) if seen is None else seen
         splits = splits_by_client(client, split, len(names), position)
         idle = [names[t] for t in np.flatnonzero(seen & (splits["train"].counts().numpy() == 0)).tolist()]
-        some = ", ".join(idle[:3]) + ", ..." * (len(idle) > 3)
-        require(not idle, f"client {some} has no training sample: every client that trains needs at least one")
+        said = f"client {listed(idle, 3)} has no training sample"
+        require(not idle, f"{said}: every client that trains needs at least one")
         return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod

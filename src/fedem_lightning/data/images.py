@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from fedem_lightning.data.arrays import check_clients, check_images, check_labels
+from fedem_lightning.data.arrays import check_clients, check_labels
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
@@ -89,7 +89,10 @@ class ImageDataModule(FederatedDataModule):
 
 
 def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tuple[np.ndarray, Labels]:
-    x, client, names, coarse = check_images(arrays["x"], origin), None, None, None
+    x, client, names, coarse = arrays["x"], None, None, None
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4) and x.size > 0
+    expected = f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}"
+    require(fits, f"{expected}, got {x.dtype} of shape {x.shape}")
     y, _ = check_labels(arrays["y"], n_classes, len(x))
     if "client" in arrays:
         client, names = check_clients(arrays["client"], arrays.get("names"), len(x))

@@ -70,14 +70,3 @@ def has_any(y: np.ndarray) -> np.ndarray:
     """Which samples have a label that is known: y [n, ...] -> bool [n]."""
     found: np.ndarray = np.asarray(is_known(y).reshape(len(y), -1).any(axis=1))
     return found
-
-
-def missing_notes(y: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
-    """What a federation's notes say of missing labels y [n, ...]; `kept`, bool [n]: samples with a known one."""
-    notes: dict[str, Any] = {}
-    missing = int((~is_known(y[kept])).sum())
-    if missing:
-        notes["missing_labels"] = f"{missing} of {y[kept].size}, left out of losses and scores"
-    if not kept.all():
-        notes["samples_without_labels"] = f"{int((~kept).sum())} of {len(y)}, left out"
-    return notes

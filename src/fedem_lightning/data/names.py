@@ -1,7 +1,7 @@
 """Names that come with data, of clients, classes, domains, columns and arrays: what they may be, how they are shown."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fedem_lightning.errors import require
 
@@ -24,6 +24,12 @@ def shown(name: str) -> str:
     """A name as it may stand in a message of one line: long ones are cut, odd characters escaped."""
     cut = name if len(name) <= 60 else f"{name[:57]}..."
     return cut if cut.isprintable() else ascii(cut)
+
+
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """The first names, for a message."""
+    all_names = list(names)
+    return ", ".join(all_names[:most]) + ", ..." * (len(all_names) > most)
 
 
 def printable(text: str) -> str:

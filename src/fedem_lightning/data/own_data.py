@@ -20,7 +20,7 @@ from fedem_lightning.data.arrays import (
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.labels import checked_labels, has_any, missing_notes
+from fedem_lightning.data.labels import checked_labels, has_any, is_known
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.data.splits import Splitting
@@ -150,10 +150,12 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
             arrays = arrays._replace(x=tokens.astype(np.int16))  # bytes would be pixels
     require(found <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {found}; number labels from 0 on")
     kept = has_any(y)
-    notes |= missing_notes(y, kept)
+    if missing := int((~is_known(y[kept])).sum()):
+        notes["missing_labels"] = f"{missing} of {y[kept].size}, left out of losses and scores"
     if kept.all():
         return arrays._replace(y=y), found, notes
     require(bool(kept.any()), "y: no label is known")
+    notes["samples_without_labels"] = f"{int((~kept).sum())} of {n}, left out"
     warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
     for name in ("client", "split", "domain"):
         if getattr(arrays, name) is not None:

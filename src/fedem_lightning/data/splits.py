@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.names import listed
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.randomness import Purpose, fold, generator
 from fedem_lightning.records import SPLITS as SPLITS
@@ -43,7 +44,7 @@ class HoldOut:
         require(share == 0, f"unseen: it names clients, and unseen_fraction={share} draws some; give one of them")
         for name in sorted(wanted.difference(names))[:1]:
             near = difflib.get_close_matches(name, names[:10_000], n=1)  # in a million it would take a minute
-            some = f"there are {', '.join(names[:3])}{', ...' * (n > 3)}"
+            some = f"there are {listed(names, 3)}"
             raise UserError(f"unseen: no client is named {name}; {f'did you mean {near[0]}?' if near else some}")
         require(len(wanted) < n, f"unseen: it names all {n} clients, which leaves nobody to train")
         return np.array([name not in wanted for name in names])

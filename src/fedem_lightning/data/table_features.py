@@ -7,7 +7,7 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fedem_lightning.data.names import checked_names
+from fedem_lightning.data.names import checked_names, listed
 from fedem_lightning.errors import UserError, given, require
 
 Kind = Literal["number", "category"]
@@ -135,7 +135,7 @@ class TableFeatures:
             else:
                 found = _read(column, values)
                 odd = found[~np.isin(found, column["values"])].tolist()
-                gone, some, knew = len(odd), _some(dict.fromkeys(odd), 3), _some(column["values"], 5)
+                gone, some, knew = len(odd), listed(dict.fromkeys(odd), 3), listed(column["values"])
                 said = f"values that training did not know ({some}; it knew {knew}), and count as none of them"
             lines += [f"column {column['name']!r}: {gone} of {len(frame)} rows have {said}"] * (gone > 0)
         return lines
@@ -294,11 +294,6 @@ def _read(column: Mapping[str, Any], values: pd.Series) -> np.ndarray:
         return numbers(values)
     found, booleans = words(values), {*column["values"]} <= {"False", "True", MISSING}
     return np.array([AS_WRITTEN.get(word, word) for word in found], dtype=object) if booleans else found
-
-
-def _some(names: Iterable[str], most: int) -> str:
-    listed = list(names)
-    return ", ".join(listed[:most]) + ", ..." * (len(listed) > most)
 
 
 def _counted(n: int, what: str) -> str:

@@ -14,6 +14,7 @@ from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import (
@@ -123,11 +124,10 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "", what: str = "column") -> str:
     """A name of these; `otherwise` ends the line about one that was not given."""
-    listed = ", ".join(there[:20]) + ", ..." * (len(there) > 20)
-    require(name is not None, f"{key}: expected the name of a column; there are {listed}{otherwise}")
+    require(name is not None, f"{key}: expected the name of a column; there are {listed(there, 20)}{otherwise}")
     if str(name) not in there:
         near = difflib.get_close_matches(str(name), there, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {listed}"
+        hint = f"did you mean {near[0]}?" if near else f"there are {listed(there, 20)}"
         raise UserError(f"{key}: no {what} {name!r}; {hint}")
     return str(name)
 

@@ -14,6 +14,7 @@ from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
@@ -100,7 +101,7 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
     frame.columns = frame.columns.astype(str)
     label = columns.label_column or schema.columns.get("label", "y")
     for option, name in columns.given().items():
-        require(name in frame.columns, f"{option}: {path} has no column {name}, only {_some(list(frame.columns))}")
+        require(name in frame.columns, f"{option}: {path} has no column {name}, only {listed(list(frame.columns))}")
     require(client != label, f"--client-column: the column {client} holds the labels")
     features = [] if schema.features is None else [column["name"] for column in schema.features.columns]
     known = {"client": client, "y": label, "split": schema.columns.get("split", "split")}
@@ -123,7 +124,8 @@ def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.n
     shape = ", ".join(map(str, schema.raw_shape))
     require(len(schema.raw_shape) == 1, f"DATA: samples of shape [{shape}] are in no table; expected an .npz")
     n, names = schema.raw_shape[0], list(others.columns)
-    require(len(names) == n, f"DATA: expected {n} columns of features as in training, got {len(names)}: {_some(names)}")
+    said = f"DATA: expected {n} columns of features as in training"
+    require(len(names) == n, f"{said}, got {len(names)}: {listed(names)}")
     check_values(others, names)
     return np.stack([numbers(others[name]) for name in names], axis=1)
 
@@ -145,7 +147,3 @@ def _clients(
     position = np.zeros(len(names), dtype=np.int64)
     position[present] = np.arange(len(present))
     return position[codes], tuple(names[t] for t in present)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

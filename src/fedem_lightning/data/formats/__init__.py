@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedem_lightning.data.names import shown
+from fedem_lightning.data.names import listed, shown
 from fedem_lightning.errors import UserError, require
 
 
@@ -65,5 +65,4 @@ def _check_unread(where: str, found: Sequence[str], known: Sequence[str]) -> Non
         said = f"{shown(name)} is not read, but looks like {''.join(near[:1])}; rename it, or leave it out{hint}"
         require(not near, f"{where}: {said}")
     if others:
-        listed = ", ".join(map(shown, others[:5])) + ", ..." * (len(others) > 5)
-        warnings.warn(f"{where}: not read: {listed}", stacklevel=4)
+        warnings.warn(f"{where}: not read: {listed(map(shown, others))}", stacklevel=4)
