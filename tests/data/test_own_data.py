@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from torch.utils.data import TensorDataset
 
 from fedem_lightning import FederatedDataModule, NpzDataModule, TableDataModule, UserError
-from fedem_lightning.data.partitions import Labels, dirichlet, iid
+from fedem_lightning.data.partitions import iid
 from fedem_lightning.data.schema import Schema
 from helpers.federations import stored
 from helpers.runs import run_small
@@ -34,13 +34,6 @@ def test_both_layouts_of_images_give_the_same_federation() -> None:
     block = torch.arange(4)
     assert torch.equal(first.block(block, "train").x(torch.float32), last.block(block, "train").x(torch.float32))
     assert "images 8 x 7 with 3 channels" in str(first)
-
-
-def test_both_layouts_give_the_same_federation_from_a_file(tmp_path: Path) -> None:
-    np.savez(tmp_path / "first.npz", x=FIRST, y=Y, client=CLIENT)
-    np.savez(tmp_path / "last.npz", x=IMAGES, y=Y, client=CLIENT)
-    digests = {NpzDataModule(tmp_path / f"{name}.npz").federation.digest() for name in ("first", "last")}
-    assert len(digests) == 1
 
 
 def test_a_trained_model_takes_both_layouts() -> None:
@@ -118,16 +111,6 @@ def test_arrays_files_and_tables_are_dealt_alike(partition: Any, tmp_path: Path)
         assert federation.notes["partition"] == partition
         for split, other in zip(federation.splits.values(), made[0].federation.splits.values(), strict=True):
             assert_array_equal(split.fingerprint()[0], other.fingerprint()[0])
-
-
-def test_the_partition_is_that_of_the_known_data_sets() -> None:
-    x = RNG.normal(size=(N, 2))
-    options: dict[str, Any] = {"n_clients": 3, "alpha": 0.5, "min_samples": 2}
-    federation = FederatedDataModule.from_arrays(x, Y, partition="dirichlet", seed=5, **options).federation
-    expected = dirichlet(Labels(Y), 5, **options).client
-    for t in range(3):
-        block = [federation.block(torch.tensor([t]), split).index for split in ("train", "val", "test")]
-        assert sorted(torch.cat(block).tolist()) == np.flatnonzero(expected == t).tolist()
 
 
 def test_functions_deal_arrays_and_pachinko_does_not() -> None:

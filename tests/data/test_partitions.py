@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from fedem_lightning import FederatedDataModule, ImageDataModule, UserError
-from fedem_lightning.data.dealing import Dealing, natural
+from fedem_lightning.data.dealing import natural
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, pachinko, quantity_skew, shards
 from fedem_lightning.data.shifts import Shift
 from fedem_lightning.data.splits import HoldOut, Splitting
@@ -115,14 +115,6 @@ def test_natural_keeps_whole_owners() -> None:
 def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:
     with pytest.raises(UserError, match=message):
         wrong()
-
-
-def test_a_partition_may_be_ones_own_function() -> None:
-    def halves(labels: Labels, seed: int, n_clients: int) -> Partition:
-        return Partition(np.arange(len(labels.y)) * n_clients // len(labels.y), tuple("ab"))
-
-    dealt = Dealing(halves, n_clients=2, alpha=0.4).deal(LABELS, seed=0)
-    assert np.bincount(dealt.client).tolist() == [3000, 3000]
 
 
 def test_every_process_and_machine_deals_alike() -> None:

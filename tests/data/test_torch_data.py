@@ -119,12 +119,6 @@ def test_labels_may_be_words_or_real_and_samples_images() -> None:
     assert TorchDataModule({"a": [(image, 0), (image, 1)] * 5}).in_shape == (3, 8, 8)
 
 
-def test_a_partition_deals_one_data_set() -> None:
-    data = TorchDataModule(ALL, partition="iid", n_clients=4, seed=1)
-    expected = FederatedDataModule.from_arrays(X, Y, partition="iid", n_clients=4, seed=1)
-    assert data.federation.digest() == expected.federation.digest()
-
-
 def test_samples_are_not_kept_twice_and_options_are_recorded() -> None:
     data = TorchDataModule({"a": tensors(np.arange(N))}, fractions=(0.5, 0.25, 0.25))
     assert not {"data", "test", "val", "client"} & data.made_with.keys()
