@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedem_lightning.run.gate import check_configuration
 from helpers.commands import CONFIG_DIR, call
 from helpers.runs import leave_undrawn
 
-FILES = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "experiment").glob("*.yaml"))}
+FILES: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "experiment").glob("*.yaml"))}
 CASES = [(name, case) for name, file in FILES.items() for case in file.get("cases", [None])]
 OF_DATA = {"cifar100": ["dataset=cifar100"], "concept_shift of user_centric": ["dataset=cifar10"]}
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))

@@ -28,7 +28,7 @@ from fedem_lightning.aggregation.private import CLIP_RATE
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_independently, sampling_of
 from fedem_lightning.randomness import SystemNoise, secret_uniforms
-from fedem_lightning.run.summary import _privacy_lines
+from fedem_lightning.run.summary import privacy_line
 from helpers.conformance import Noisy
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
@@ -320,7 +320,7 @@ def test_the_report_says_what_was_spent_by_whom_and_what_it_assumes(monkeypatch:
     assert "the seed" in found["assumptions"][0]
     assert "secret" in rule.report(Sampling(0.1, 20.0, 10, deployed=True))["privacy"]["assumptions"][0]
     assert PrivateMean(noise_multiplier=0.0).report(Sampling(1.0, 4.0, 3))["privacy"]["epsilon"] is None
-    (line,) = _privacy_lines({"privacy": found, "n_clients": 200})
+    line = privacy_line(found, 200)
     assert re.match(r"privacy of a client among 10000, .* epsilon [\d.]+ at delta 1e-06, if nobody", line)
 
     def broken(kind: str, rounds: int) -> Any:

@@ -69,7 +69,7 @@ def test_three_rounds_of_l2sgd_agree_with_numpy(monkeypatch: pytest.MonkeyPatch)
         for t in range(3):
             rows = batches(data, t, 4, 1, k, steps=n) if n else []
             own[t] = descend(own[t], *samples(data, t), rows, 0.2)
-        mean = sum(own) / 3
+        mean = np.mean(own, axis=0)
         own = [0.7 * x + 0.3 * mean for x in own]
     train(model, data, 3)
     served = model.personal_models(torch.arange(3)).models

@@ -164,7 +164,7 @@ def test_bodies_with_equal_tensors_and_another_pooling_are_two() -> None:
     data, found = images(), {}
     for pooling in ("mean", "first"):
         torch.manual_seed(0)
-        network: Any = Pretrained(Tokens(), 2, 8, pooling=pooling)  # type: ignore[arg-type]
+        network: Any = Pretrained(Tokens(), 2, 8, pooling=pooling)
         found[pooling] = losses(run(FedAvg, data=embedded(data, network), network=network))
         np.testing.assert_allclose(found[pooling], losses(run(FedAvg, data=data, network=network)), rtol=1e-5)
     assert not np.allclose(found["mean"], found["first"], rtol=1e-3)
@@ -253,8 +253,8 @@ def test_a_checkpoint_needs_no_other_file(trains: Any, tmp_path: Path) -> None:
     expected = model.client("0").predict(x)
     for served in (again.client("0"), load_clients(tmp_path / "0.safetensors").model("0")):
         np.testing.assert_array_equal(served.predict(x), expected)
-    new = (one.personalize(x, samples.y[:6]).predict(x) for one in (model, again))
-    np.testing.assert_allclose(*new)
+    new, newer = (one.personalize(x, samples.y[:6]).predict(x) for one in (model, again))
+    np.testing.assert_allclose(new, newer)
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------

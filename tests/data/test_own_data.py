@@ -114,9 +114,9 @@ def test_arrays_files_and_tables_are_dealt_alike(partition: Any, tmp_path: Path)
 
 
 def test_functions_deal_arrays_and_pachinko_does_not() -> None:
-    x, options = RNG.normal(size=(N, 2)), {"n_clients": 3, "alpha": 1.0}
+    x = RNG.normal(size=(N, 2))
     with pytest.raises(UserError, match="pachinko needs data with coarse labels"):
-        FederatedDataModule.from_arrays(x, Y, partition="pachinko", **options)
+        FederatedDataModule.from_arrays(x, Y, partition="pachinko", n_clients=3)
     assert FederatedDataModule.from_arrays(x, Y, partition=iid, n_clients=6).n_clients == 6
 
 

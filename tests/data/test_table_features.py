@@ -57,7 +57,7 @@ def test_by_hand() -> None:
 
 def test_other_rows_change_nothing() -> None:
     changed, row = FRAME.copy(), [10**6, "other", -5, False, 1e9]
-    changed.loc[3] = row
+    changed.loc[3] = pd.Series(row, changed.columns)
     assert fitted(changed, categorical=["ward"]) == fitted(categorical=["ward"])
     changed.loc[2, "age"] = 41
     assert fitted(changed, categorical=["ward"]) != fitted(categorical=["ward"])

@@ -130,6 +130,7 @@ def test_a_mistake_is_one_line(
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is only in a checkout")
 def test_the_page_names_the_methods_that_do_not_run_under_flower() -> None:
     section = PAGE.read_text().split("## What does not run")[1].split("are\nrefused")[0]
-    kinds = {p.stem: get_class(OmegaConf.load(p)._target_) for p in (CONFIG_DIR / "algorithm").glob("*.yaml")}
+    files = (CONFIG_DIR / "algorithm").glob("*.yaml")
+    kinds: dict[str, Any] = {p.stem: get_class(OmegaConf.load(p)._target_) for p in files}
     refused = {name for name, kind in kinds.items() if kind.facts.needs_one_machine}
     assert set(re.findall(r"`(\w+)`", section)) == refused

@@ -214,7 +214,7 @@ def test_a_density_is_compared_by_its_loss(tmp_path: Path) -> None:
 
 def test_entropy_recovery_and_dead_components(tmp_path: Path) -> None:
     recovery = {"pi_cosine_distance": 0.02, "group_accuracy": 0.5, "match": [0, 1, 2]}
-    found = {"recovery": recovery, "components": {"dead": [2]}}
+    found: Any = {"recovery": recovery, "components": {"dead": [2]}}
     run = make_run(tmp_path / "run", 0.7, "fedem", dataset="cifar100", n_clients=100, **found)
     clients = pd.DataFrame({"population": ["seen", "seen", "unseen"], "test_accuracy": [0.5, 0.6, 0.7]})
     clients[["pi_0", "pi_1", "pi_2"]] = [[0.5, 0.47, 0.03], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]]

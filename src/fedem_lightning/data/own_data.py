@@ -137,7 +137,8 @@ def checked_federation(
 
 def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, dict[str, Any]]:
     """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
-    x, y, n, notes, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), {}, options.n_classes
+    x, y, n, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), options.n_classes
+    notes: dict[str, Any] = {}
     if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind == "U":
         y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
     y, found = checked_labels(options.task, y, n_classes, n)
