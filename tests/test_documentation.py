@@ -320,13 +320,15 @@ def run_ours(command: Found, arguments: list[str], here: Path, monkeypatch: pyte
     for placeholder, value in PLACEHOLDERS.items():
         arguments = [re.sub(rf"\b{placeholder}\b", value, a) for a in arguments]
     own = next((a for a in arguments if re.match("(algorithm|dataset)=", a)), "")
+    shown = {"--help", "--version", "--cfg"} & set(arguments)
     if "--config-dir" in arguments:
         group, _, name = own.partition("=")
         write_own(command, group, name, here)
         monkeypatch.syspath_prepend(here)
-    elif command.document != "README.md" and not {"--help", "--version", "--cfg"} & set(arguments):
+    elif command.document != "README.md" and not shown:
         return check_composed(arguments)
-    return call(monkeypatch, [*arguments, *([] if own.startswith("dataset=") else SMALL), *SHORT])
+    short = [] if shown else SHORT if own.startswith("dataset=") else [*SMALL, *SHORT]
+    return call(monkeypatch, [*arguments, *short])
 
 
 def check_options(script: Path, options: list[str]) -> None:

@@ -12,7 +12,7 @@ from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, Hy
 from fedem_lightning.evaluation.component_diagnostics import group_scores
 from fedem_lightning.run.results import run_results
 from helpers.commands import TINY, call
-from helpers.federations import grouped, make_data, make_model, make_trainer
+from helpers.federations import grouped, make_model, make_trainer
 
 SGD = ClientSGD(lr=0.3)
 
@@ -70,15 +70,6 @@ def test_groups_are_measured_where_a_method_forms_any(
     assert recovery["groups_found"] == len(set(found.tolist())) == (groups or recovery["groups_found"])
     assert recovery["adjusted_rand_index"] == pytest.approx(rand_index(found, seen.numpy() % 2))
     assert groups != 2 or recovery["adjusted_rand_index"] == 1.0
-
-
-def test_without_known_groups_nothing_is_measured() -> None:
-    data = make_data()
-    model = make_model(UserCentric, data, n_streams=2, client_optimizer=SGD)
-    trainer = make_trainer(1)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-    assert run_results(model, data.federation)["recovery"] == {}
 
 
 def test_a_resumed_run_has_the_matrix_of_the_first(

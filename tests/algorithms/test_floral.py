@@ -194,8 +194,6 @@ def test_ranks_and_bytes() -> None:
     ("options", "message"),
     [
         ({"aggregation": "median"}, "component_weights=router: it needs aggregation=mean"),
-        ({"rank": 0}, "rank"),
-        ({"router_rate": 0.0}, "router_rate"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from fedem_lightning import (
     ClientSGD,
-    FedAvg,
     FederatedDataModule,
     HypCluster,
     Local,
@@ -69,16 +67,6 @@ def test_two_rounds_in_numpy() -> None:
     for component, (w, b) in zip(model.components, h, strict=True):
         np.testing.assert_allclose(component.linear.weight.detach().numpy(), w, rtol=1e-9)
         np.testing.assert_allclose(component.linear.bias.detach().numpy(), b, rtol=1e-9)
-
-
-@pytest.mark.parametrize("initialization", ["sampled", "random"])
-def test_one_hypothesis_is_fedavg_bit_for_bit(initialization: str) -> None:
-    data = make_data()
-    options: dict[str, Any] = {"client_optimizer": SGD, "participation": 0.75, "local_epochs": 2}
-    one: dict[str, Any] = {"n_components": 1, "initialization": initialization}
-    a = train(make_model(HypCluster, data, **one, **options), data, 4)
-    b = train(make_model(FedAvg, data, **options), data, 4)
-    assert torch.equal(parameters(a.components), parameters(b.components))
 
 
 def test_true_models_assign_exactly_and_stay_apart() -> None:

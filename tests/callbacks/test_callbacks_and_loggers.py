@@ -10,20 +10,11 @@ import pytest
 from rich.console import Console
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
-from fedem_lightning.callbacks import FinishRoundOnInterrupt, RoundCheckpoint, RoundProgress
-from fedem_lightning.records.files import write_atomically
+from fedem_lightning.callbacks import RoundCheckpoint, RoundProgress
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    with pytest.raises(TypeError):
-        write_atomically(path, None)  # type: ignore[arg-type]
-    assert path.read_bytes() == b"old"
 
 
 def test_checkpoints_come_on_time_and_the_newest_stay(tmp_path: Path) -> None:
@@ -31,24 +22,6 @@ def test_checkpoints_come_on_time_and_the_newest_stay(tmp_path: Path) -> None:
     callback = RoundCheckpoint(every_n_rounds=3, keep=2, dirpath=tmp_path)
     make_trainer(8, callbacks=[callback], enable_checkpointing=True).fit(make_model(FedAvg, data), data)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000006.ckpt", "round-000008.ckpt"]
-
-
-def test_the_first_interrupt_lets_the_round_end(tmp_path: Path) -> None:
-    class InterruptInThird(FedAvg):
-        def client_update(self, block: Any, round_: int) -> Any:
-            if round_ == 2:
-                interrupt._handle(2, None)
-            return super().client_update(block, round_)
-
-    data, interrupt = make_data(), FinishRoundOnInterrupt()
-    model = make_model(InterruptInThird, data)
-    trainer = make_trainer(8, callbacks=[interrupt, RoundCheckpoint(100, dirpath=tmp_path)], enable_checkpointing=True)
-    trainer.fit(model, data)
-    assert interrupt.interrupted
-    assert (trainer.current_epoch, len(model.statistics.round_seconds)) == (3, 3)
-    assert [p.name for p in tmp_path.iterdir()] == ["round-000003.ckpt"]
-    with pytest.raises(KeyboardInterrupt):
-        interrupt._handle(2, None)
 
 
 def test_mixture_weights_are_logged_with_every_evaluation(tmp_path: Path) -> None:

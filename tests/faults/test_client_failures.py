@@ -68,16 +68,17 @@ def test_a_client_that_raises_is_left_out_alone(
     assert model.round_metrics.means() == pytest.approx(others.round_metrics.means(), rel=1e-12)
 
 
-def test_a_bug_of_a_method_goes_on() -> None:
-    """All clients raise the same: it is nobody's fault but the method's."""
+@pytest.mark.parametrize("error", [AttributeError("a typing error"), UserError("dataset.x: not so")])
+def test_a_bug_of_a_method_or_a_mistake_of_the_users_goes_on(error: Exception) -> None:
+    """All clients raise the same: it is nobody's fault but the method's, or the user's."""
 
-    class Buggy(FedAvg):
+    class Fails(FedAvg):
         def client_update(self, block: Block, round_: int) -> Sent:
-            raise AttributeError("a typing error")
+            raise error
 
     data = make_data()
-    with pytest.raises(AttributeError, match="a typing error"):
-        train(make_model(Buggy, data), data, 1)
+    with pytest.raises(type(error), match=str(error)):
+        train(make_model(Fails, data), data, 1)
 
 
 def test_a_block_that_fails_although_none_of_its_clients_does() -> None:
@@ -92,16 +93,6 @@ def test_a_block_that_fails_although_none_of_its_clients_does() -> None:
     data = make_data()
     with pytest.raises(MemoryError, match="too many"):
         train(make_model(Narrow, data), data, 1)
-
-
-def test_a_mistake_of_the_users_goes_on() -> None:
-    class Refuses(FedAvg):
-        def client_update(self, block: Block, round_: int) -> Sent:
-            raise UserError("dataset.x: not so")
-
-    data = make_data()
-    with pytest.raises(UserError, match=r"dataset.x: not so"):
-        train(make_model(Refuses, data), data, 1)
 
 
 @FAILS

@@ -21,10 +21,8 @@ def make_sampled_run(
     samples: Sequence[Any],
     algorithm: str = "fedavg",
     seed: int = 0,
-    n_train: Sequence[int] | None = None,
     names: Sequence[str] | None = None,
     keep_samples: bool = True,
-    extra: dict[str, Any] | None = None,
     **more: Any,
 ) -> Path:
     """A run whose clients are all seen.
@@ -32,10 +30,8 @@ def make_sampled_run(
     Args:
         folder, algorithm, seed, more: see `make_run`.
         samples: for each client whether each test sample is predicted well (bool), or its squared error (float).
-        n_train: training samples of each client; default: 10, 11, ...
         names: names of the clients; default: "0", "1", ...
         keep_samples: whether test_samples.npz is written.
-        extra: more columns of clients.parquet.
 
     """
     arrays = [np.asarray(client) for client in samples]
@@ -43,16 +39,12 @@ def make_sampled_run(
     more.setdefault("federation_digest", f"digest {seed}")
     make_run(folder, 0.7, algorithm, seed, measure=measure, **more)
     table = pd.DataFrame({"id": list(names or map(str, range(len(arrays)))), "population": "seen"})
-    table["n_train"] = list(n_train or range(10, 10 + len(arrays)))
+    table["n_train"] = range(10, 10 + len(arrays))
     table["n_test"] = [len(client) for client in arrays]
     table[f"test_{measure}"] = [client.mean() if len(client) else np.nan for client in arrays]
-    for name, column in (extra or {}).items():
-        table[name] = column
     table.to_parquet(folder / "clients.parquet", index=False)
     results = json.loads((folder / "results.json").read_text())
     results["test"][measure] = summarize_table(table, "test")[measure]
-    if "val_accuracy" in table:
-        results["val"] = summarize_table(table, "val")
     (folder / "results.json").write_text(json.dumps(results))
     if keep_samples:
         values = np.concatenate(arrays)
@@ -61,10 +53,10 @@ def make_sampled_run(
     return folder
 
 
-def group_of(*folders: Path, label: str | None = None) -> Group:
+def group_of(*folders: Path) -> Group:
     """A row of the runs in `folders`."""
     runs: list[Run] = [read_run(folder) for folder in folders]
-    return Group(runs[0].algorithm, label or runs[0].algorithm, runs)
+    return Group(runs[0].algorithm, runs[0].algorithm, runs)
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:

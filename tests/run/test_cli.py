@@ -14,7 +14,7 @@ from pytorch_lightning.accelerators import MPSAccelerator
 from fedem_lightning.models import client_store
 from fedem_lightning.run.cli import _config_flags
 from helpers.commands import TINY, call, finish, start
-from helpers.runs import figures, leave_undrawn
+from helpers.runs import leave_undrawn
 
 
 @pytest.fixture(scope="module")
@@ -139,22 +139,6 @@ def test_methods_share_data_and_seeds_do_not(tmp_path: Path, monkeypatch: pytest
     assert sorted(jobs) == [("fedem", 0), ("fedem", 1), ("local", 0), ("local", 1)]
     for seed in (0, 1):
         assert jobs["fedem", seed] == jobs["local", seed] != jobs["local", 1 - seed]
-
-
-def test_a_broken_newest_checkpoint_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_undrawn(monkeypatch)
-    arguments = [*TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run"]
-    assert call(tmp_path, monkeypatch, *arguments) == 0
-    expected = figures(tmp_path / "run")
-    newest = tmp_path / "run" / "checkpoints" / "round-000004.ckpt"
-    newest.write_bytes(newest.read_bytes()[:500])
-    (tmp_path / "run" / "results.json").unlink()
-    capsys.readouterr()
-    assert call(tmp_path, monkeypatch, *arguments, "ckpt_path=auto") == 0
-    assert "skipped: ckpt_path" in capsys.readouterr().out
-    assert figures(tmp_path / "run") == expected
 
 
 def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
