@@ -14,7 +14,6 @@ MODULES = (
     "aggregation.weighted_mean",
     *(f"data.{name}" for name in DATA),
     "em",
-    "mixing",
     "topology",
 )
 

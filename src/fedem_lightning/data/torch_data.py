@@ -3,6 +3,7 @@
 Samples keep their order: that of the dictionary's clients, and in a client that of its data set.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence, Sized
 from typing import Annotated, Any, NamedTuple
 
@@ -162,6 +163,12 @@ def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> Part:
         xs.append((said, _as_x(f"{said}: x", x, row=True)))
         others.append([value.item() if getattr(value, "ndim", None) == 0 else value for value in rest])
     require(bool(xs), f"{where}: no samples")
+    if not iterable:
+        again = _as_x(where, _entries(where, data[0], columns)[0], row=True)
+        pairs = ((xs[0][1][k], again[k]) for k in again) if isinstance(again, dict) else [(xs[0][1], again)]
+        if not all(np.array_equal(a, b) for a, b in pairs):
+            said = "its first sample is another one each time it is read; each is read once here, and kept as it was"
+            warnings.warn(f"{where}: {said} then: leave random transforms out", stacklevel=4)
     y, *client = (
         as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
     )
