@@ -126,6 +126,16 @@ def test_samples_are_not_kept_twice_and_options_are_recorded() -> None:
     assert "fractions=" in repr(data)
 
 
+def test_random_transforms_are_named() -> None:
+    class Noisy(Named):
+        def __getitem__(self, i: int) -> Any:
+            return torch.rand(3), int(Y[i])
+
+    for samples in (Noisy(()), DataLoader(Noisy(()), batch_size=8)):
+        with pytest.warns(UserWarning, match=r"^data: client a: its first sample is another one each time it is read"):
+            TorchDataModule({"a": samples})
+
+
 GOOD = tensors(OF["Ann"])
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: TorchDataModule(None), "^data: expected a dictionary .*; on the command line dataset.data._ta"),
