@@ -2,19 +2,19 @@
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
+import fedem_lightning
+
 pytestmark = pytest.mark.fast
 
-DATA = ("names", "partitions", "dealing", "table_features", "torch_data")
-MODULES = (
-    "aggregation.rules",
-    "aggregation.base",
-    "aggregation.weighted_mean",
-    *(f"data.{name}" for name in DATA),
-    "em",
-    "topology",
+PACKAGE = Path(fedem_lightning.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if ">>>" in path.read_text()
 )
 
 
