@@ -1,6 +1,6 @@
 """The three kinds of samples: one array, several arrays by name, and windows of a text.
 
-They are stored compactly in memory, or mapped from a file; a batch converts them to floats.
+They lie in memory as they were read, images as bytes; a batch converts them to floats.
 """
 
 import hashlib
