@@ -298,15 +298,18 @@ def test_the_noise_is_the_least_that_spends_epsilon(epsilon: float, q: float) ->
     assert epsilon_of(z, q, 30, 1e-6).value <= epsilon < epsilon_of(z / 1.0001, q, 30, 1e-6).value
 
 
-def test_the_planned_rounds_spend_epsilon() -> None:
-    rule = PrivateMean(epsilon=3.0, delta=1e-4, quantile=0.5)
-    model = make_model(FedAvg, make_data(sizes=(10,) * 20), aggregation=rule, participation=0.5)
-    make_trainer(3).fit(model, make_data(sizes=(10,) * 20))
-    found = rule.report(sampling_of(model, 20, 3))["privacy"]
-    assert found["epsilon"] == pytest.approx(3.0, rel=1e-4)
-    assert found["noise_multiplier"] == float(model.state_dict()["aggregation.z"])
-    assert float(model.state_dict()["aggregation.length"]) != pytest.approx(0.1)  # it follows the quantile
-    again = PrivateMean(epsilon=3.0, delta=1e-4)
+def test_every_model_plans_its_own_noise() -> None:
+    rule = PrivateMean(epsilon=2.0, delta=1e-4, quantile=0.5)
+    found = []
+    for aggregation, share, rounds in ((rule, 0.25, 2), (rule, 0.5, 30)):
+        model = make_model(FedAvg, make_data(sizes=(10,) * 20), aggregation=aggregation, participation=share)
+        make_trainer(rounds).fit(model, make_data(sizes=(10,) * 20))
+        found.append(model.aggregation.report(sampling_of(model, 20, rounds))["privacy"])
+        assert found[-1]["noise_multiplier"] == float(model.state_dict()["aggregation.z"])
+        assert found[-1]["clip"] != pytest.approx(0.1)  # it follows the quantile
+    assert [one["epsilon"] for one in found] == pytest.approx([2.0, 2.0], rel=1e-4)
+    again = make_model(FedAvg, make_data(), aggregation=model.aggregation).aggregation
+    assert (float(again.z), float(again.length)) == (0.0, pytest.approx(0.1))
     again.z.fill_(0.7)  # as a checkpoint has it
     again.plan(Sampling(0.5, 10.0, 100))
     assert float(again.z) == 0.7

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from fedem_lightning import (
     Engine,
     FedAvg,
     FedEM,
+    Finetune,
     FederatedAlgorithm,
     Local,
     LoopEngine,
@@ -25,7 +27,7 @@ from fedem_lightning import (
 from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.mixture_network import MixtureNetwork
-from helpers.federations import make_data, make_model, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 ENGINES = [VmapEngine(), VmapEngine(block_size=1), VmapEngine(block_size=3), LoopEngine(block_size=2)]
 TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}
@@ -207,3 +209,17 @@ def test_rows_are_grouped_with_little_padding_and_none_is_lost() -> None:
         assert sum(padded) <= (1 + padding) * sum(sizes)
         assert all(n <= limit or rows.stop == rows.start + 1 for n, rows in zip(padded, groups, strict=True))
     assert group_rows([], 0.1, 100) == []
+
+
+def test_an_engine_that_two_models_share_stacks_the_network_of_each() -> None:
+    data, shared, found = make_data(), VmapEngine(), []
+    for engines in ((shared, shared), (VmapEngine(), VmapEngine())):
+        torch.manual_seed(0)
+        bodies = [nn.Sequential(nn.Linear(4, 5), layer, nn.Linear(5, 3)) for layer in (nn.ReLU(), nn.Tanh())]
+        models = [
+            train(FedAvg(body, 4, engine=engine, adaptation=Finetune()), data, 1)
+            for body, engine in zip(bodies, engines, strict=True)
+        ]
+        make_trainer(0).test(models[0], data, verbose=False)
+        found.append(models[0].clients.test_loss.to_numpy())
+    np.testing.assert_array_equal(*found)

@@ -131,9 +131,9 @@ RULES: dict[str, type[Aggregation]] = {
 
 
 def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
-    """Makes an aggregation from its name; None: the mean. An aggregation is returned unchanged."""
+    """Makes an aggregation from its name; None: the mean. An aggregation is made anew: each model has its own state."""
     if aggregation is None or isinstance(aggregation, Aggregation):
-        return aggregation or Mean()
+        return Mean() if aggregation is None else aggregation.anew()
     require(aggregation in RULES, f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
     return RULES[aggregation]()
 

@@ -70,9 +70,9 @@ class AutoEngine(Recorded):
 
 
 def make_engine(engine: Engine | AutoEngine | str) -> Engine | AutoEngine:
-    """Makes an engine from its name: loop, vmap or auto. An engine is returned unchanged."""
+    """Makes an engine from its name: loop, vmap or auto. An engine is made anew: it prepares itself for one network."""
     if not isinstance(engine, str):
-        return engine
+        return engine.anew()
     engines = {kind.name: kind for kind in (LoopEngine, VmapEngine, AutoEngine)}
     if engine not in engines:
         raise UserError(f"engine: expected one of {', '.join(engines)}, got {engine}")

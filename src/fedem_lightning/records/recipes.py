@@ -32,6 +32,10 @@ class Recorded(Checked):
         made.__dict__["made_with"].pop("self", None)
         return made
 
+    def anew(self) -> Self:
+        """Another object from the same arguments, without what this one has kept since it was made."""
+        return type(self)(**self.made_with)
+
 
 def arguments_with_defaults(made: Any) -> dict[str, Any]:
     """The arguments of an object's constructor, in its order: those that were given, and the defaults of the others."""
