@@ -236,13 +236,16 @@ def test_other_options_work(
 # --- what comes back --------------------------------------------------------------------------------------------------
 
 
+MEASURES = ("accuracy", "accuracy_pooled", "accuracy_bottom_decile", "loss")
+
+
 def test_validate_is_about_validation_and_test_about_the_test() -> None:
-    data = make_data(sizes=(20, 30, 40, 25, 35), unseen_fraction=0.4)
+    data = make_data(sizes=(21, 33, 40, 26, 35), unseen_fraction=0.4)  # n_test / n_train differs from client to client
     model, trainer = make_model(FedAvg, data), make_trainer(2, limit_val_batches=1)
     trainer.fit(model, data)
     curves = {name: float(value) for name, value in trainer.callback_metrics.items()}
     splits = ("train", "val")
-    names = [f"{split}/{measure}" for split in splits for measure in ("accuracy", "accuracy_bottom_decile", "loss")]
+    names = [f"{split}/{measure}" for split in splits for measure in MEASURES]
     (found,) = trainer.validate(model, data, verbose=False)
     assert found == pytest.approx({name: curves[name] for name in names})
 
@@ -253,10 +256,13 @@ def test_validate_is_about_validation_and_test_about_the_test() -> None:
         for measure, worst in (("accuracy", "min"), ("loss", "max")):
             scores = table[f"test_{measure}"]
             expected[f"{prefix}/{measure}"] = np.average(scores, weights=table.n_train)
+            expected[f"{prefix}/{measure}_pooled"] = (table.n_test * scores).sum() / table.n_test.sum()
             expected[f"{prefix}/{measure}_mean"] = scores.mean()
             expected[f"{prefix}/{measure}_bottom_decile"] = getattr(scores, worst)()  # of three clients, and of two
     assert found == pytest.approx(expected, rel=1e-6)
-    assert found["test/accuracy"] == pytest.approx(curves["test/accuracy"])
+    assert found["test/accuracy"] != found["test/accuracy_pooled"]
+    for name in ("test/accuracy", "test/accuracy_pooled"):
+        assert found[name] == pytest.approx(curves[name])
 
 
 def test_without_unseen_clients_the_test_is_about_the_seen() -> None:
@@ -265,7 +271,15 @@ def test_without_unseen_clients_the_test_is_about_the_seen() -> None:
     assert all(name.startswith("test/") for name in found)
 
 
-NAMES = ["train/loss", "val/accuracy", "val/accuracy_bottom_decile", "test/loss", "val_accuracy", "val_loss"]
+NAMES = [
+    "train/loss",
+    "val/accuracy",
+    "val/accuracy_pooled",
+    "val/accuracy_bottom_decile",
+    "test/loss",
+    "val_accuracy",
+    "val_loss",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -85,8 +85,8 @@ def final_metrics(table: pd.DataFrame) -> dict[str, float]:
     """Metrics that `Trainer.test` returns, from the clients' table: test scores of seen and of unseen clients.
 
     Returns:
-        test/MEASURE, weighted by training samples, and also with the suffixes _mean and _bottom_decile; the same as
-        test_unseen/... for unseen clients.
+        test/MEASURE, weighted by training samples, and also with the suffixes _pooled, _mean and _bottom_decile, see
+        `summarize`; the same as test_unseen/... for unseen clients.
 
     """
     metrics = {}
@@ -94,5 +94,5 @@ def final_metrics(table: pd.DataFrame) -> dict[str, float]:
         for measure, sums in summarize_table(table[table["population"] == population], "test").items():
             name = f"{prefix}/{measure}"
             metrics[name] = sums["weighted"]
-            metrics |= {f"{name}_{kind}": sums[kind] for kind in ("mean", "bottom_decile")}
+            metrics |= {f"{name}_{kind}": sums[kind] for kind in ("pooled", "mean", "bottom_decile")}
     return metrics

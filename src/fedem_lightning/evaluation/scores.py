@@ -166,7 +166,10 @@ def all_scored_clients(algorithm: "FederatedAlgorithm", federation: Federation) 
 def curve_metrics(
     algorithm: "FederatedAlgorithm", federation: Federation, found: Scores, splits: Sequence[str] = SPLITS
 ) -> dict[str, float]:
-    """Metrics logged during training: scores of the seen clients on the splits, weighted by training samples."""
+    """Metrics logged during training: scores of the seen clients on the splits, weighted by training samples.
+
+    The first measure also pooled, each sample once, and of the worst tenth of the clients; see `summarize`.
+    """
     n_train = found.sizes["train"]
     metrics = {} if algorithm.remote is None else {"scored_clients": float(np.isfinite(n_train).sum())}
     for split in splits:
@@ -175,5 +178,5 @@ def curve_metrics(
             if sums:
                 metrics[f"{split}/{measure}"] = sums["weighted"]
             if sums and measure == federation.task.measures[0]:
-                metrics[f"{split}/{measure}_bottom_decile"] = sums["bottom_decile"]
+                metrics |= {f"{split}/{measure}_{kind}": sums[kind] for kind in ("pooled", "bottom_decile")}
     return metrics

@@ -85,8 +85,10 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
     """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv."""
+    options = {"check_val_every_n_epoch": 1} if config.get("scores") == "every_round" else {}
     trainer: pl.Trainer = instantiate(
         config.trainer,
+        **options,
         accelerator=pick_accelerator(config),
         devices=devices,
         callbacks=callbacks,

@@ -31,6 +31,7 @@ _OWN: dict[str, Any] = {
     "data_dir": str,
     "run_dir": Annotated[str, MinLen(1), "the name of a folder"] | float | None,  # 3 is a number
     "ckpt_path": str | None,
+    "scores": Literal["auto", "every_round"],
     "case": str | None,  # of an experiment with several,
     "cases": Sequence[str] | Mapping[str, Mapping[str, Any]] | None,  # which its file lists
     "mixing_weights": Weights,

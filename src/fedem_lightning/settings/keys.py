@@ -41,7 +41,7 @@ PASSED_ON = (
 UNCHOSEN = (None, "other_data")
 """What results.json says under `chosen_by` of a learning rate that nobody has chosen for a run's data."""
 MAY_CHANGE = (
-    *("trainer", "callbacks", "logger", "algorithm.title", *FINDS_RUN),
+    *("trainer", "callbacks", "logger", "algorithm.title", "scores", *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
 )
 """A resumed run may have other values of them."""
@@ -60,7 +60,7 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir", *FINDS_RUN),
+    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir", *FINDS_RUN),
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
