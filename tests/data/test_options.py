@@ -26,7 +26,7 @@ from fedem_lightning.settings.check import parameters
 HELD_OUT = "unseen_fraction unseen seed"
 SPLIT = f"{HELD_OUT} fractions"
 DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
-TASK = "task n_classes noise_scale label_smoothing class_weights"
+TASK = "task n_classes standardize_targets noise_scale label_smoothing class_weights"
 IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"
 TABLE = "path label client features categorical missing split"
 KEYWORDS: dict[Any, str] = {

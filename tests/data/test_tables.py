@@ -145,7 +145,11 @@ def test_many_whole_numbers_are_a_regression(tmp_path: Path) -> None:
     ("labels", "options", "task"),
     [
         (np.arange(N) % 2, {"task": "binary"}, BinaryClassification()),
-        (np.arange(N) % 2, {"task": "regression", "noise_scale": 0.5}, Regression(1, 0.5)),
+        (
+            np.arange(N) % 2,
+            {"task": "regression", "noise_scale": 0.5, "standardize_targets": False},
+            Regression(1, 0.5),
+        ),
         (np.arange(N) % 2, {"n_classes": 4, "label_smoothing": 0.1}, Classification(4, label_smoothing=0.1)),
         (np.array(["1", "2", "x"])[np.arange(N) % 3], {"task": "classification"}, Classification(3)),
     ],
@@ -154,14 +158,13 @@ def test_the_task_is_said(labels: np.ndarray, options: dict[str, Any], task: Any
     assert table(tmp_path, FRAME.assign(y=labels), **options).federation.task == task
 
 
-def test_targets_of_a_regression_stay_as_they_are(tmp_path: Path) -> None:
+def test_targets_stay_as_they_are_and_networks_learn_standardised_ones(tmp_path: Path) -> None:
     y = RNG.normal(1e4, 300, N)
-    with pytest.warns(
-        UserWarning, match="dataset.noise_scale: the target's deviation is [23].., sigma is 1; shift the target"
-    ):
-        data = table(tmp_path, FRAME.assign(y=y), "mine.parquet")
-    assert stored(data.federation).y.numpy().tolist() == y.tolist()
-    table(tmp_path, FRAME.assign(y=y / 300), "scaled.parquet")  # no warning
+    data = table(tmp_path, FRAME.assign(y=y), "mine.parquet").federation
+    assert stored(data).y.numpy().tolist() == y.tolist()
+    rows = y[data.splits["train"].index.numpy()]
+    task: Any = data.task
+    np.testing.assert_allclose((task.shift, task.scale), ([rows.mean()], [rows.std()]))
 
 
 def test_words_that_are_hardly_classes_are_refused(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def federation(folder: Path, n_classes: int = 3, images: bool = False, text: boo
     x = rng.integers(256, size=(36, 8, 8, 3)).astype(np.uint8) if images else rng.normal(size=(36, 4))
     names = np.array(["a", "b/ö", "B?ö"])
     if options.get("task") == "regression":
-        return FederatedDataModule.from_arrays(x, 1000 * x[:, :2], client, names=names, **options)
+        return FederatedDataModule.from_arrays(x, 500 + 1000 * x[:, :2], client, names=names, **options)
     return FederatedDataModule.from_arrays(x, rng.integers(n_classes, size=36), client, names=names, **options)
 
 

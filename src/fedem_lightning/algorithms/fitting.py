@@ -50,13 +50,15 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
         rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 
 
-def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
-    """Prepares the algorithm for rounds and scores on this federation.
+def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+    """Prepares the algorithm for rounds and scores on this federation; returns it in the units that the model learned.
 
     Raises:
         UserError: the model was made for another federation, or the algorithm is not defined for this one.
 
     """
+    if algorithm.schema is not None and algorithm.federation_digest is not None:
+        federation = federation.in_units_of(algorithm.schema.task)
     check_capabilities(algorithm, federation)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
@@ -66,6 +68,7 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
         check_fit(algorithm.components[0], federation)
     if algorithm.schema is None:
         algorithm.schema = Schema.of(federation)
+    return federation
 
 
 def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
@@ -73,11 +76,13 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     algorithm._trained = None  # it has the state of an earlier round
     if federation is algorithm._prepared:
         return
-    prepare(algorithm, federation)
+    in_units = prepare(algorithm, federation)
     require(
         algorithm.federation_digest is None or federation.digest() == algorithm.federation_digest,
         "model: it was trained on another federation (other x or labels, partition, split or seed)",
     )
+    was = str(getattr(in_units.task, "scale", None) is not None).lower()
+    require(in_units is federation, f"dataset.standardize_targets: the model was trained with {was}, expected the same")
     if algorithm.remote is None and not algorithm.statistics.rounds:  # a model that has been trained may go on
         check_logits(check_fit(algorithm.components[0], federation), federation.task)
     algorithm.federation_digest, algorithm._prepared = federation.digest(), federation

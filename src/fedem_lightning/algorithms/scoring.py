@@ -46,7 +46,7 @@ def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
 def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
-    prepare(algorithm, federation)
+    federation = prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
     training = algorithm.trainer.state.fn == "fit"
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
@@ -61,7 +61,7 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
 
 def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
-    prepare(algorithm, federation)
+    federation = prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
@@ -73,7 +73,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 @torch.no_grad()
 def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPredictions:
     """Predictions for the test samples of the scored clients, of this process's share if there are several."""
-    prepare(algorithm, federation)
+    federation = prepare(algorithm, federation)
     processes, task = Processes.of(algorithm.trainer), federation.task
     algorithm.states.collect(processes)
     names, labels, predictions, positions = [], [], [], []

@@ -68,7 +68,19 @@ class Federation:
         columns = "the means, deviations, medians and categories of a table's columns; scale them by public numbers"
         weights = "class weights, from the frequencies of all clients' labels; give numbers"
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
-        return (f"{columns}, and use dataset=npz",) * (self.features is not None) + (weights,) * counted
+        targets = "the targets' mean and deviation; scale them by public numbers, and set standardize_targets=false"
+        return (
+            *(f"{columns}, and use dataset=npz",) * (self.features is not None),
+            *(weights,) * counted,
+            *(targets,) * (getattr(self.task, "scale", None) is not None),
+        )
+
+    def in_units_of(self, task: Task) -> "Federation":
+        """The same with the shift and scale of real targets that a model has learned, whatever those of these are."""
+        learned, own = ((getattr(t, "shift", None), getattr(t, "scale", None)) for t in (task, self.task))
+        if type(task) is not type(self.task) or task.n_outputs != self.task.n_outputs or learned == own:
+            return self
+        return self._with(task=task)
 
     @classmethod
     def from_samples(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
 from fedem_lightning.data.arrays import (
     LARGEST_Y,
@@ -28,7 +29,7 @@ from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
 from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
-from fedem_lightning.tasks import Task, TaskName, make_task
+from fedem_lightning.tasks import Regression, Task, TaskName, make_task
 
 ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
 
@@ -41,7 +42,10 @@ class TaskOptions:
         task: "classification" (one logit a class), "binary" (one logit), "regression" (real y [n] or [n, k]),
             "multilabel" (y [n, k] in {0, 1}), "language" (y [n, positions]).
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
-        noise_scale: standard deviation of real targets around their mean, in units of y.
+        standardize_targets: whether models learn (y - mean) / deviation of real targets, by the training samples of
+            clients that train, and predict in units of y; False: they learn y as it is.
+        noise_scale: standard deviation of real targets around their mean, in units of y; None: that of standardised
+            targets, or 1.
         label_smoothing: of a classification, in [0, 1); see `Classification`.
         class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
 
@@ -49,7 +53,8 @@ class TaskOptions:
 
     task: TaskName = "classification"
     n_classes: TwoOrMore | None = None
-    noise_scale: Positive = 1.0
+    standardize_targets: bool = True
+    noise_scale: Positive | None = None
     label_smoothing: BelowOne = 0.0
     class_weights: ClassWeights | None = None
 
@@ -58,11 +63,17 @@ class TaskOptions:
         fits = self.class_weights is None or self.task in ("classification", "binary")
         require(fits, f"class_weights: only classification and binary have them, not {self.task}")
         weights = class_weights(self.class_weights, y[train], n_classes)
-        return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights)
+        units = target_units(y[train]) if self.task == "regression" and self.standardize_targets else (None, None)
+        return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights, units)
 
-    def notes(self) -> dict[str, Any]:
-        """What a federation's notes say of it."""
-        return {} if self.class_weights is None else {"class_weights": plain(self.class_weights)}
+    def notes(self, task: Task) -> dict[str, Any]:
+        """What a federation's notes say of it, and of the task that it made."""
+        found: dict[str, Any] = {} if self.class_weights is None else {"class_weights": plain(self.class_weights)}
+        if isinstance(task, Regression) and task.shift is not None and task.scale is not None:
+            mean, deviation = (", ".join(f"{value:.4g}" for value in values) for values in (task.shift, task.scale))
+            learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"
+            found["targets"] = f"{learned}; scores and predictions are in units of y"
+        return found
 
 
 class OwnArrays(NamedTuple):
@@ -118,19 +129,17 @@ def checked_federation(
         require(bool(train.any()), "split: no client that trains has a training sample")
         made = learn(train)
         x, notes["features"] = made.transform(x), made.summary()
-        if options.task == "regression" and (spread := float(np.std(y[train]))) > 20 * options.noise_scale:
-            told = f"dataset.noise_scale: the target's deviation is {spread:.3g}, sigma is {options.noise_scale:g}"
-            warnings.warn(f"{told}; shift the target by its mean and divide it by its deviation", stacklevel=3)
+    task = options.make(y, train, n_classes)
     return Federation.from_arrays(
         x,
         y,
         dealt.client,
         codes,
-        task=options.make(y, train, n_classes),
+        task=task,
         names=dealt.names,
         seen=seen,
         domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), n),
-        notes={**notes, **options.notes(), **dealt.notes},
+        notes={**notes, **options.notes(task), **dealt.notes},
         features=made,
     )
 
@@ -166,6 +175,19 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     x = arrays.x
     x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
     return arrays._replace(x=x, y=y[kept]), found, notes
+
+
+def target_units(y: np.ndarray) -> tuple[list[float], list[float]] | tuple[None, None]:
+    """Mean and deviation of real targets that are trained on, y [n] or [n, k] -> [k] each; None without samples.
+
+    NaN is left out. A target that is constant, or never known, has deviation 1.
+    """
+    if not len(y):
+        return None, None
+    with np.errstate(invalid="ignore"):  # of a target that is never known
+        found = StandardScaler().fit(y.reshape(len(y), -1).astype(np.float64))
+    mean, deviation = np.nan_to_num(found.mean_), np.nan_to_num(found.scale_, nan=1.0)
+    return mean.tolist(), deviation.tolist()
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

@@ -144,6 +144,7 @@ def load_client(
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
     x, y, alone, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
     options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
+    options["standardize_targets"] = False  # clients do not know each other's targets
     return FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation
 
 

@@ -161,11 +161,11 @@ def _rejected_lines(results: dict[str, Any]) -> list[str]:
 
 
 def _data_lines(notes: dict[str, Any]) -> list[str]:
-    """Lines about a table's features, about a task that was found and not given, and about missing labels."""
+    """Lines about a table's features, standardised targets, a task that was found and not given, and missing labels."""
     found = f"dataset.task: {notes['task']}" if "task" in notes else ""
     missing = f"missing labels: {notes['missing_labels']}" if "missing_labels" in notes else ""
     dropped = f"samples without labels: {notes['samples_without_labels']}" if "samples_without_labels" in notes else ""
-    return [line for line in (notes.get("features"), found, missing, dropped) if line]
+    return [line for line in (notes.get("features"), notes.get("targets"), found, missing, dropped) if line]
 
 
 def _minimum_lines(results: dict[str, Any]) -> list[str]:

@@ -1,0 +1,138 @@
+"""Real targets are standardised for the networks; whatever users read is in the units of y."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from fedem_lightning import FedEM, Local, NpzDataModule, TorchDataModule, evaluate, load, load_clients, predict
+from fedem_lightning import FederatedDataModule as Arrays
+from fedem_lightning.client_optimizers import ClientSGD
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.errors import UserError
+from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.tasks import Regression, training_loss
+from helpers.federations import make_model, make_trainer, stored, train
+
+client_of, split_of = np.repeat([f"shop {t}" for t in range(8)], 50), np.tile([0, 0, 0, 1, 2], 80)
+X = np.random.default_rng(0).normal(size=(400, 3))
+RULES = np.array([[80.0, 50, 30], [80.0, -50, 30]])[np.repeat(np.arange(8), 50) % 2]
+SALES = 500 + (RULES * X).sum(axis=1) + np.random.default_rng(1).normal(0, 10, 400)  # deviation 100
+
+
+def shops(y: np.ndarray = SALES, **options: Any) -> Arrays:
+    return Arrays.from_arrays(X, y, client_of, **{"split": split_of, "task": "regression", **options})
+
+
+def task_of(data: Arrays) -> Any:
+    return data.federation.task
+
+
+def test_equations_in_the_units_of_y() -> None:
+    rng, shift, scale = np.random.default_rng(0), np.array([500.0, -2.0]), np.array([100.0, 0.5])
+    outputs, y = rng.normal(size=(6, 2)), shift + scale * rng.normal(size=(6, 2))
+    y[1, 0] = np.nan
+    mean, known = shift + scale * outputs, ~np.isnan(y)
+    squares = np.where(known, (np.where(known, y, 0) - mean) ** 2, 0)
+    h, target = torch.from_numpy(outputs), torch.from_numpy(y)
+    for sigma, wanted in ((None, (squares / scale**2).sum(axis=1) / 2), (5.0, squares.sum(axis=1) / 50)):
+        task = Regression(2, sigma, 1, shift.tolist(), scale.tolist())
+        assert_allclose(task.losses(h, target), wanted)
+        assert_allclose(task.predict(h), mean)
+        assert_allclose(task.outputs(task.predict(h)), outputs)
+        scores = task.scores(torch.from_numpy(mean), target)
+        assert_allclose(scores["loss"], wanted)
+        assert_allclose(scores["mse"], squares.sum(axis=1) / known.sum(axis=1))
+        assert_allclose(training_loss(task).losses(h, target), (squares / scale**2).sum(axis=1) / 2)
+    half = Regression(1, None, 1, [500.0], [1.0]).predict(torch.tensor([[0.5]], dtype=torch.bfloat16))
+    assert half.tolist() == [[500.5]]  # in half precision it would be 500
+
+
+def test_shift_and_scale_are_those_of_training_rows_of_clients_that_train() -> None:
+    data = shops(np.where(split_of == 0, SALES, 1e6), unseen=["shop 3"])
+    rows = SALES[(split_of == 0) & (client_of != "shop 3")]
+    assert_allclose(task_of(data).shift, [rows.mean()])
+    assert_allclose(task_of(data).scale, [rows.std()])
+    assert stored(shops().federation).y.tolist() == SALES.tolist()
+    assert shops().federation.notes["targets"].startswith("networks learn (y - mean) / deviation, mean 4")
+    assert "the targets' mean and deviation" in shops().federation.released[0]
+    several = task_of(shops(np.stack([SALES, np.full(400, 7.0), np.full(400, np.nan)], axis=1)))
+    assert_allclose([several.shift[1:], several.scale[1:]], [[7, 0], [1, 1]])
+    raw = shops(standardize_targets=False)
+    assert (task_of(raw), raw.federation.released) == (Regression(), ())
+
+
+def test_every_reader_standardises(tmp_path: Path) -> None:
+    wanted = task_of(shops())
+    np.savez(tmp_path / "shops.npz", x=X, y=SALES, client=client_of, split=split_of)
+    assert task_of(NpzDataModule(tmp_path / "shops.npz", task="regression")) == wanted
+    parts = [
+        {c: (X[(client_of == c) & (split_of == k)], SALES[(client_of == c) & (split_of == k)]) for c in set(client_of)}
+        for k in (0, 2, 1)
+    ]
+    assert_allclose(task_of(TorchDataModule(*parts, task="regression")).scale, wanted.scale)
+
+
+@pytest.mark.parametrize("kind", [FedEM, Local])
+@pytest.mark.parametrize("noise_scale", [None, 30.0])
+def test_all_that_users_read_is_in_the_units_of_y(kind: Any, noise_scale: float | None, tmp_path: Path) -> None:
+    data, last = shops(noise_scale=noise_scale, unseen=["shop 7"]), client_of == "shop 7"
+    model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.1)), data, 30)
+    trainer = make_trainer(30)
+    metrics = trainer.test(model, data, verbose=False)[0]
+    assert metrics["test/mse"] < 0.1 * SALES.var()
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    again = load(tmp_path / "model.ckpt")
+    [steps] = trainer.predict(model, data)
+    table = model.clients.set_index("id")
+    for name in ("shop 0", "shop 5"):
+        test = (client_of == name) & (split_of == 2)
+        mean = model.client(name).predict(X[test])[:, 0]
+        assert_allclose(((mean - SALES[test]) ** 2).mean(), table.loc[name, "test_mse"], rtol=1e-5)
+        assert_allclose(again.client(name).predict(X[test])[:, 0], mean, rtol=1e-5)
+        assert_allclose(steps.prediction[steps.client == name][:, 0], mean, rtol=1e-5)
+        sigma = noise_scale or task_of(data).scale[0]
+        assert_allclose(table.loc[name, "test_loss"], table.loc[name, "test_mse"] / (2 * sigma**2), rtol=1e-5)
+    new = again.personalize(X[last & (split_of == 0)], SALES[last & (split_of == 0)], "new").predict(X[last])
+    assert abs(new.mean() - SALES[last].mean()) < (50 if kind is FedEM else 1e9)
+    write_clients(tmp_path / "clients.safetensors", again.trained_model.clients_models())
+    assert_allclose(
+        load_clients(tmp_path / "clients.safetensors").model("shop 0").predict(X),
+        model.client("shop 0").predict(X),
+        rtol=1e-4,
+    )
+
+
+def test_commands_speak_the_units_of_y(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    data = shops()
+    model = train(make_model(FedEM, data, client_optimizer=ClientSGD(lr=0.1)), data, 5, precision="32-true")
+    write_clients(tmp_path / "c.safetensors", model.trained_model.clients_models())
+    np.savez(tmp_path / "rows.npz", x=X, y=SALES, client=client_of)
+    read = [str(tmp_path / name) for name in ("c.safetensors", "rows.npz")]
+    predict.main([*read, "--out", str(tmp_path / "p.csv")])
+    mean = pd.read_csv(tmp_path / "p.csv")["mean"].to_numpy()
+    evaluate.main([*read, "--out", str(tmp_path / "scores")])
+    scores = pd.read_csv(tmp_path / "scores" / "clients.csv").set_index("id")
+    for name in ("shop 0", "shop 1"):
+        mine = client_of == name
+        assert_allclose(mean[mine], model.client(name).predict(X[mine])[:, 0], rtol=1e-5)
+        assert_allclose(scores.loc[name, "test_mse"], ((mean - SALES)[mine] ** 2).mean(), rtol=1e-4)
+
+
+def test_a_model_of_before_serves_as_before_and_does_not_go_on_in_other_units(tmp_path: Path) -> None:
+    raw = shops(SALES / 100, standardize_targets=False)
+    model = train(make_model(FedEM, raw, client_optimizer=ClientSGD(lr=0.1)), raw, 3)
+    state = model.schema.state()
+    for name in ("shift", "scale"):
+        del state["task"][name]  # as versions before wrote it
+    model.schema = Schema.from_state(state)
+    assert model.schema.task == Regression()
+    wanted = make_trainer(3).test(model, raw, verbose=False)
+    assert make_trainer(3).test(model, shops(SALES / 100), verbose=False) == wanted  # scored with the units it learned
+    with pytest.raises(UserError, match=r"dataset.standardize_targets: the model was trained with false, expected the"):
+        make_trainer(5).fit(model, shops(SALES / 100))
