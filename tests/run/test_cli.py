@@ -3,6 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,27 @@ def test_a_run_evaluates_about_ten_times_or_in_every_round(
     metrics = pd.read_csv(tmp_path / "run" / "metrics.csv")
     assert metrics["round"][metrics["test/accuracy_pooled"].notna()].tolist() == evaluated
     assert metrics["round"][metrics["val/accuracy"].notna()].tolist() == evaluated
+
+
+def test_a_quick_run_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["logger=tensorboard", "+trainer.fast_dev_run=true"]
+    assert call(tmp_path, monkeypatch, *TINY, *quick) == 0
+    assert "\nfast_dev_run: a round, its evaluation and the test, and no file\n" in capsys.readouterr().out
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_launches_in_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
+    clock = SimpleNamespace(now=lambda: SimpleNamespace(strftime=lambda _: "now"))
+    monkeypatch.setattr("hydra.core.utils.datetime", clock)
+    for words in ([], [], ["-m", "seed=0"], ["-m", "seed=0"]):
+        assert call(tmp_path, monkeypatch, *words, *TINY[:3], "trainer.max_epochs=0") == 0
+    found = sorted(path.parent.relative_to(tmp_path) for path in tmp_path.rglob("results.json"))
+    runs, jobs = found[2:], found[:2]
+    assert runs == [Path("outputs/now/now"), Path("outputs/now/now_2")]
+    assert [job.parent for job in jobs] == [Path("multirun/now/now"), Path("multirun/now/now_2")]
 
 
 @pytest.mark.parametrize("asked", ["0", "1"])

@@ -81,6 +81,8 @@ class RoundCheckpoint(Checked, Checkpoint):
         self._remove_old(trainer, trainer.current_epoch)
 
     def _save(self, trainer: pl.Trainer, rounds: int) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
         path = self._folder(trainer) / f"round-{rounds:06d}.ckpt"
         trainer.save_checkpoint(path)
         self.saved, self.saved_rounds = path, rounds

@@ -77,7 +77,8 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     for callback in callbacks:
         if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
-    callbacks.append(SaveRow())
+    if not config.trainer.get("fast_dev_run"):
+        callbacks.append(SaveRow())
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks

@@ -116,14 +116,16 @@ def _run(
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
     launched, before = launch_settings(), held_files(folder)
     results: dict[str, Any] = {}
+    writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
     try:
-        if trainer.is_global_zero:
+        if writes:
             _begin(folder, config, overrides, trainer, done)
+        if trainer.is_global_zero:
             announce(config, folder, model, data, trainer)
             for line in lines:
                 say(line)
         _train_and_test(trainer, model, data, checkpoint)
-        if trainer.is_global_zero:
+        if writes:
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
@@ -238,7 +240,8 @@ def announce(
     if left_out := notes.get("left_out_clients", 0):
         say(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}")
     say(f"engine: {engine.name} ({engine.reason}){several}")
-    say(f"folder: {folder}")
+    quick = trainer.fast_dev_run  # type: ignore[attr-defined]
+    say("fast_dev_run: a round, its evaluation and the test, and no file" if quick else f"folder: {folder}")
     for name, store in model.states.stores().items():
         without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
         what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")

@@ -1,5 +1,6 @@
 """Folders that Hydra makes before a run begins, and the commands that make or continue a run, to copy into a shell."""
 
+import itertools
 import os
 import shlex
 import shutil
@@ -10,9 +11,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from fedem_lightning.settings.keys import FINDS_RUN
+from fedem_lightning.startup import is_worker_rank
 
 _PACKAGE = "fedem_lightning"
 _MULTIRUN = "multirun.yaml"
@@ -24,15 +26,18 @@ _ended_sweep: Path | None = None
 
 
 class JobFolders(Callback):
-    """Of Hydra: notes which folders are there before it makes others, and which sweep has ended."""
+    """Of Hydra: notes which folders are there before it makes others, and which sweep has ended.
+
+    It makes the folder that is named by the time; a launch that finds it made by another gets a number: TIME_2.
+    """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a single run."""
-        _note(config.hydra.run.dir)
+        _begin(config, "run")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a sweep."""
-        _note(config.hydra.sweep.dir)
+        _begin(config, "sweep")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep."""
@@ -40,10 +45,34 @@ class JobFolders(Callback):
         _ended_sweep = Path(config.hydra.sweep.dir)
 
 
-def _note(name: str) -> None:
+def _begin(config: DictConfig, part: str) -> None:
     global _made, _there, _ended_sweep
-    _made, _ended_sweep = Path(os.path.abspath(name)), None
+    options = config.hydra[part]
+    _made, _ended_sweep = Path(os.path.abspath(options.dir)), None
     _there = next(place for place in (_made, *_made.parents) if os.path.lexists(place))
+    chosen = not OmegaConf.is_missing(config, "run_dir") or not OmegaConf.is_interpolation(options, "dir")
+    if chosen or is_worker_rank():
+        return
+    named = options.dir
+    for number in itertools.count(1):
+        folder = named if number == 1 else f"{named}_{number}"
+        try:
+            Path(folder).mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError:  # Hydra says it
+            return
+    _made = Path(os.path.abspath(folder))
+    with read_write(config.hydra):
+        options.dir = folder
+        config.hydra.overrides.hydra.append(
+            f"hydra.{part}.dir={_quoted(folder)}"
+        )  # the jobs of a sweep are composed anew
+
+
+def _quoted(text: str) -> str:
+    return str(QuotedString(text, Quote.double).with_quotes())
 
 
 def ended_sweep() -> Path | None:
@@ -74,7 +103,7 @@ def remove_what_is_left() -> None:
 def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
     """What continues the run or the sweep in `folder`, quoted for Hydra and for a shell."""
     kept = [override for override in overrides if override.lstrip("+").split("=")[0] not in FINDS_RUN]
-    run_dir = "run_dir=" + QuotedString(str(folder), Quote.double).with_quotes()
+    run_dir = f"run_dir={_quoted(str(folder))}"
     found = shutil.which("python")  # whether a shell finds this one by that name
     same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
     python = "python" if same else sys.executable

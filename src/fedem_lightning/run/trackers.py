@@ -69,8 +69,9 @@ class Trackers(pl.Callback):
         self._ids, self._sent = _ids(folder), dict[str, int]()
         self._open = -1  # round of W&B's newest row
         group, tags = run_names(choices, overrides, config.seed)
+        silent = is_worker_rank() or config.trainer.get("fast_dev_run")
         for key, options in (config.get("logger") or {}).items():
-            if options is not None and not is_worker_rank():
+            if options is not None and not silent:
                 given: dict[str, Any] = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
                 self.loggers[str(key)] = self._made(str(key), given, group, tags)
 
