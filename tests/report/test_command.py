@@ -269,6 +269,18 @@ def test_a_sweep_ends_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert shlex.split(command) == [str(tmp_path / "my sweep"), "--out", str(tmp_path / "my sweep" / "report")]
 
 
+def test_a_sweep_of_broken_runs_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "0_seed=0")
+    for job, text in ((tmp_path / "0_seed=0", '{"algorithm": "fed'), (tmp_path / "1_seed=1", "{}")):
+        job.mkdir(exist_ok=True)
+        (job / "results.json").write_text(text)
+    print_sweep(tmp_path)
+    out = capsys.readouterr().out
+    assert f"{tmp_path / '0_seed=0'}: broken: results.json cannot be read (JSONDecodeError)" in out
+    assert f"{tmp_path / '1_seed=1'}: broken: .hydra/config.yaml is unreadable (FileNotFoundError)" in out
+    assert "a page with figures" not in out
+
+
 def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]

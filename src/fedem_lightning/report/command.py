@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedem_lightning.errors import UserError, one_line, require
+from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.figures import figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
@@ -40,6 +40,7 @@ def make_report(chosen: argparse.Namespace) -> None:
     if chosen.out is not None:  # before any work
         check_free(chosen.out, ["report.html", "report.csv", "report.tex"], chosen.force)
     report = assemble(chosen.folders, papers)
+    require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
     report.left_out += check_columns(chosen.columns, report.tables)
     report.columns = chosen.columns
     settings = [table.setting for table in report.tables]
@@ -56,17 +57,18 @@ def make_report(chosen: argparse.Namespace) -> None:
 
 
 def print_sweep(folder: Path) -> None:
-    """Prints the table of a sweep's finished runs, if there are any, and the command that makes their page."""
-    if not folder.is_dir() or not find_runs([folder])[0]:
+    """Prints the table of a sweep's finished runs, what cannot be read, and the command that makes a page of them."""
+    if not folder.is_dir():
         return
     report = assemble([folder], Papers())
     print_parts(report_parts(report.tables, report.left_out))
-    words = shlex.join([str(folder), "--out", str(folder / "report")])
-    print(f"a page with figures: python -m fedem_lightning.report {words}")
+    if report.tables:
+        words = shlex.join([str(folder), "--out", str(folder / "report")])
+        print(f"a page with figures: python -m fedem_lightning.report {words}")
 
 
 def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
-    """The tables of all runs below some folders, and a line for each that cannot be read; UserError if none can be."""
+    """The tables of all runs below some folders, and a line for each that cannot be read."""
     runs, skipped = find_runs(folders)
     good: list[Run] = []
     for run in runs:
@@ -78,9 +80,6 @@ def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
             skipped.append(f"{one_line(run.folder)}: broken: {unexpected}")
         else:
             good.append(run)
-    if not good:
-        more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
-        raise UserError(f"no run can be read: {skipped[0]}{more}")
     settings, repeated = group_runs(good)
     unreadable = [
         f"{one_line(run.folder)}: {' and '.join(run.unreadable)} cannot be read, so what needs it is missing"
