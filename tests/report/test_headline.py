@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report import Papers, Setting, find_runs, group_runs
-from fedem_lightning.report.scores_table import in_a_sentence, scores_table
+from fedem_lightning.report.headline import in_a_sentence
+from fedem_lightning.report.scores_table import scores_table
 from helpers.runs import make_run
 
 
@@ -15,10 +16,10 @@ def setting_in(folder: Path) -> Setting:
     return group_runs(find_runs([folder])[0])[0][0]
 
 
-def sentence(folder: Path, scores: dict[str, list[float]]) -> str:
+def sentence(folder: Path, scores: dict[str, list[float]], measure: str = "accuracy") -> str:
     for name, values in scores.items():
         for seed, value in enumerate(values):
-            make_run(folder / f"{name}{seed}", value, name, seed)
+            make_run(folder / f"{name}{seed}", value, name, seed, measure=measure)
     return in_a_sentence(scores_table(setting_in(folder), Papers()))
 
 
@@ -26,20 +27,45 @@ def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:
     scores = {"fedem": [0.80, 0.82], "apfl": [0.79, 0.80], "fedavg": [0.70, 0.71], "local": [0.75, 0.76]}
     low, high = stats.ttest_1samp(np.array([1.0, 2.0]), 0).confidence_interval(0.95)
     assert sentence(tmp_path, scores) == (
-        "FedEM is best with a test accuracy of 81.0 ± 1.41 % (+5.5 against Local, +10.5 against FedAvg). "
-        f"FedEM is 1.5 ahead of APFL (95 % interval {low:+.1f} to {high:+.1f} over 2 seeds): more seeds may reverse it."
+        "FedEM is best with a test accuracy of 81.0 ± 1.41 % (higher by 5.5 than Local's, by 10.5 than FedAvg's). "
+        f"FedEM's accuracy is higher by 1.5 than APFL's (95 % interval {low:.1f} to {high:.1f} over 2 seeds): more "
+        "seeds may reverse it."
+    )
+
+
+def test_of_losses_the_lower_one_is_better_and_signs_agree(tmp_path: Path) -> None:
+    scores = {"fedem": [0.5, 0.6], "local": [0.4, 0.35], "fedavg": [0.9, 1.0]}
+    low, high = stats.ttest_1samp(np.array([0.1, 0.25]), 0).confidence_interval(0.95)
+    assert low < 0 < high
+    assert sentence(tmp_path, scores, measure="mse") == (
+        "Local is best with a test squared error of 0.375 ± 0.035 (lower by 0.575 than FedAvg's). "
+        f"Local's squared error is lower by 0.175 than FedEM's (95 % interval {low:.4g} to {high:.4g} over 2 seeds): "
+        "more seeds may reverse it."
     )
 
 
 @pytest.mark.parametrize(
     ("fedem", "fedavg", "end"),
     [
-        ([0.8, 0.7], [0.8, 0.7], "FedAvg and FedEM have the same score with every common seed."),
+        ([0.8, 0.7], [0.8, 0.7], "FedAvg and FedEM have the same test accuracy, 75.0 %."),
+        ([0.8, 0.7], [0.7, 0.8], "FedAvg and FedEM have the same test accuracy, 75.0 %."),
+        ([0.80006], [0.80004], "FedAvg and FedEM have the same test accuracy, 80.0 %."),
+        ([0.80052], [0.80048], "FedAvg and FedEM have the same test accuracy, 80.1 %."),  # 0.0 apart
         ([0.8], [0.7], "but they share only one seed, and another seed may reverse it."),
         ([0.8, 0.81, 0.83], [0.7, 0.71, 0.72], "over 3 seeds): a test of all methods needs 5 common seeds."),
-        ([0.8, 0.81, 0.83, 0.8, 0.82], [0.7, 0.71, 0.72, 0.7, 0.71], "FedEM is 10.4 ahead of FedAvg, beyond chance."),
+        (
+            [0.8, 0.81, 0.83, 0.8, 0.82],
+            [0.7, 0.71, 0.72, 0.7, 0.71],
+            "FedEM's accuracy is higher by 10.4 than FedAvg's, beyond chance.",
+        ),
         ([float("nan")], [float("nan")], "No method has a finite test score."),
     ],
 )
 def test_how_sure_a_lead_is(fedem: list[float], fedavg: list[float], end: str, tmp_path: Path) -> None:
     assert sentence(tmp_path, {"fedem": fedem, "fedavg": fedavg}).endswith(end)
+
+
+def test_equal_rows_are_best_together(tmp_path: Path) -> None:
+    assert sentence(tmp_path, {"fedem": [0.8], "apfl": [0.8], "local": [0.7]}) == (
+        "APFL and FedEM are best with the same test accuracy, 80.0 % (higher by 10.0 than Local's)."
+    )

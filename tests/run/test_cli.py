@@ -67,7 +67,7 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
         "precision": "32-true",
     }
     assert out.startswith("loading PyTorch and Lightning ...\n")  # within a second; what follows takes several
-    for text in ("Bayes ceiling, test", "bottom decile", "test, 2 unseen clients", "s a round", "B up", "first"):
+    for text in ("Bayes ceiling, test", "worst tenth", "test, 2 unseen clients", "s a round", "B up", "first"):
         assert text in out
 
 

@@ -23,6 +23,11 @@ def headline(measures: Iterable[str]) -> tuple[str, float, str]:
     return name, *_SHOWN[name]
 
 
+def title_of_sum(summary: str) -> str:
+    """A summary over clients for readers: bottom_decile -> worst tenth, which of a loss is the top one."""
+    return summary.replace("bottom_decile", "worst tenth").replace("_", " ")
+
+
 def bytes_in_words(n_bytes: float) -> str:
     """A number of bytes in the largest fitting unit, of which there are a thousand of the next smaller: 4.54 kB."""
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

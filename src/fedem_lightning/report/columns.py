@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from scipy import special
 
+from fedem_lightning.records import title_of_sum
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import BASELINES
 
@@ -43,7 +44,7 @@ SCORES = {
     "weighted": Score("test, weighted", "test", "weighted", "average"),
     "pooled": Score("pooled", "test", "pooled"),
     "mean": Score("mean", "test", "mean", "mean"),
-    "bottom_decile": Score("bottom decile", "test", "bottom_decile", "bottom_decile"),
+    "bottom_decile": Score("worst tenth", "test", "bottom_decile", "bottom_decile"),
     "worst": Score("worst", "test", "worst", "worst"),
     "honest": Score("test, honest", "honest.test"),
     "train": Score("train", "train", published="train"),
@@ -84,7 +85,7 @@ def all_columns(percent: bool) -> dict[str, Column]:
     for key, score in SCORES.items():
         columns[key] = Column(score.header, form, std)
         if score.published:
-            columns[f"paper_{key}"] = Column(f"paper {score.published.replace('_', ' ')}", form, std)
+            columns[f"paper_{key}"] = Column(f"paper {title_of_sum(score.published)}", form, std)
             columns[f"difference_{key}"] = Column(f"{score.header}: difference", f"+{form}")
     columns |= _OTHERS
     for name in BASELINES:

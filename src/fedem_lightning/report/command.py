@@ -27,9 +27,10 @@ from fedem_lightning.report.gains_by_client import (
     t_test,
 )
 from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
+from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.papers import CAVEAT, Papers
 from fedem_lightning.report.report_files import Report, check_free, write_report
-from fedem_lightning.report.scores_table import Table, check_columns, in_a_sentence, scores_table
+from fedem_lightning.report.scores_table import Table, check_columns, scores_table
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -140,6 +141,8 @@ def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
 def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
     """The comparison of two rows line by line; gains are positive where `a` is better."""
     yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {setting.unit.replace(',', ' in')}", "bold")
+    more = "higher" if setting.sign > 0 else "lower"
+    yield Text(f"a gain is positive where the score of {a.label} is {more}")
     clients = compare_clients(a, b)
     if clients is None:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")

@@ -16,8 +16,9 @@ from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.drawing import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
+from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.papers import CAVEAT
-from fedem_lightning.report.scores_table import Table, in_a_sentence
+from fedem_lightning.report.scores_table import Table
 
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
-from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, compare_clients, gains_and_losses, leaders, t_interval
+from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses, leaders
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
 from fedem_lightning.report.warning_lines import MARK, unchosen, warning_lines
@@ -138,51 +138,3 @@ def check_columns(names: Sequence[str] | None, tables: Sequence[Table]) -> list[
         expected = f"expected some of {', '.join(known)}"
         require(name in known, f"--columns: no column {one_line(name)!r}; {expected}")
     return [f"no run has numbers for the column {one_line(name)}" for name in names or () if name not in filled]
-
-
-def in_a_sentence(table: Table) -> str:
-    """The best method of a data set by its mean test score, its gains over the baselines, and its lead over the next.
-
-    A lead is beyond chance if the table's test tells the method from every other one (`significance.leaders`);
-    otherwise the sentence has the 95 % interval of the differences over the seeds that both have (`t_interval`), which
-    does not correct for picking the two best of many methods.
-    """
-    sign, scores = table.setting.sign, {group.label: table.value(group, "weighted") for group in table.setting.groups}
-    known = [group for group in table.setting.groups if math.isfinite(scores[group.label])]
-    known.sort(key=lambda group: -sign * scores[group.label])
-    if not known:
-        return "No method has a finite test score."
-    best, *others = known
-    measure, _, unit = table.setting.unit.partition(", ")
-    reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
-    if not others:
-        return f"{shorten(best.name)} has {reached}."
-    gains = [next((g for g in others if g.algorithm == name), None) for name in BASELINES if best.algorithm != name]
-    said = [f"{_signed(table, scores[best.label] - scores[g.label])} against {shorten(g.name)}" for g in gains if g]
-    in_brackets = f" ({', '.join(said)})" if said else ""
-    return f"{shorten(best.name)} is best with {reached}{in_brackets}. {_lead(table, best, others[0])}"
-
-
-def _lead(table: Table, a: Group, b: Group) -> str:
-    """How far a row is ahead of another one, and whether more seeds may overturn that."""
-    scores = table.seeds["weighted"].unstack("row")
-    ahead = table.columns["weighted"].show(abs(table.value(a, "weighted") - table.value(b, "weighted")))
-    lead = f"{shorten(a.name)} is {ahead} ahead of {shorten(b.name)}"
-    if table.is_bold(a, "weighted"):
-        return f"{lead}, beyond chance."
-    differences = (scores[a.label] - scores[b.label]).dropna().to_numpy()
-    if len(differences) < 2:
-        return f"{lead}, but they share only one seed, and another seed may reverse it."
-    if not differences.any():
-        return f"{shorten(a.name)} and {shorten(b.name)} have the same score with every common seed."
-    low, high = t_interval(differences)
-    interval = f"{_signed(table, low)} to {_signed(table, high)} over {len(differences)} seeds"
-    unsure = "more seeds may reverse it"
-    if low * high > 0:
-        few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
-        unsure = few if len(differences) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
-    return f"{lead} (95 % interval {interval}): {unsure}."
-
-
-def _signed(table: Table, value: float) -> str:
-    return f"{value:+{table.columns['weighted'].form}}"

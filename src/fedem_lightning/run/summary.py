@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedem_lightning.errors import one_line
-from fedem_lightning.records import bytes_in_words, headline, in_words
+from fedem_lightning.records import bytes_in_words, headline, in_words, title_of_sum
 from fedem_lightning.settings.keys import implied_adaptation, method_title
 
 _BY_LABEL = 0.2
@@ -27,7 +27,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
     table.add_column(unit)
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
     for name in sums:
-        table.add_column(name.replace("_", " "), justify="right")
+        table.add_column(title_of_sum(name), justify="right")
     n_clients, n_scored = results["n_clients"], results.get("n_scored_clients", results["n_clients"])
     clients = f"{n_clients} clients" if n_scored == n_clients else f"{n_scored} of {n_clients} clients"
     rows = {f"{split}, {clients}": results[split] for split in ("train", "val", "test")}

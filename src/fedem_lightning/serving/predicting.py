@@ -15,7 +15,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.records import HIGHER_IS_BETTER, headline
+from fedem_lightning.records import HIGHER_IS_BETTER, headline, title_of_sum
 from fedem_lightning.records.files import replacing
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
@@ -134,7 +134,7 @@ def summaries(table: pd.DataFrame, weights: np.ndarray, split: str = "test") -> 
 def print_scores(title: str, scores: Mapping[str, Mapping[str, float]]) -> None:
     """Prints a row for each measure; see `summarize`."""
     rows = [[m, *(number(sums[kind], m) for kind in SHOWN_SUMS)] for m, sums in scores.items()]
-    columns = ["score", *(kind.replace("_", " ") for kind in SHOWN_SUMS)]
+    columns = ["score", *map(title_of_sum, SHOWN_SUMS)]
     print(f"{title}\n{pd.DataFrame(rows, columns=columns).to_string(index=False)}")
 
 

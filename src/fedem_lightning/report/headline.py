@@ -1,0 +1,76 @@
+"""The sentence above a table: which method is best, by how much, and how sure that is."""
+
+import math
+
+from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, t_interval
+from fedem_lightning.report.groups import BASELINES, Group, shorten
+from fedem_lightning.report.scores_table import Table
+
+
+def in_a_sentence(table: Table) -> str:
+    """The best method of a data set by its mean test score, its gains over the baselines, and its lead over the next.
+
+    Methods whose scores are equal as the table shows them are best together. A lead is beyond chance if the table's
+    test tells the method from every other one (`gains_by_client.leaders`); otherwise the sentence has the 95 % interval
+    of the gains over the seeds that both have (`t_interval`), which does not correct for picking the two best of many
+    methods. Gains are positive where the method is better, also of losses.
+    """
+    known = [group for group in table.setting.groups if math.isfinite(table.value(group, "weighted"))]
+    known.sort(key=lambda group: -table.setting.sign * table.value(group, "weighted"))
+    if not known:
+        return "No method has a finite test score."
+    best, measure, unit = known[0], *_measure(table)
+    equal = [group for group in known if _are_equal(table, best, group)]
+    names = " and ".join(sorted(shorten(group.name) for group in equal))
+    others = [group for group in known if group not in equal]
+    gains = [f"{_gain(table, best, g)} than {shorten(g.name)}'s" for g in _first_baselines(others)]
+    in_brackets = f" ({', '.join(gains)})".replace(f", {_more(table)}", ",") if gains else ""
+    if len(equal) > 1:
+        score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
+        return f"{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
+    reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
+    if not others:
+        return f"{names} has {reached}."
+    return f"{names} is best with {reached}{in_brackets}. {_lead(table, best, others[0])}"
+
+
+def _measure(table: Table) -> tuple[str, str]:
+    measure, _, unit = table.setting.unit.partition(", ")
+    return measure, unit
+
+
+def _more(table: Table) -> str:
+    return "higher" if table.setting.sign > 0 else "lower"
+
+
+def _gain(table: Table, a: Group, b: Group) -> str:
+    gain = table.setting.sign * (table.value(a, "weighted") - table.value(b, "weighted"))
+    return f"{_more(table)} by {table.columns['weighted'].show(gain)}"
+
+
+def _are_equal(table: Table, a: Group, b: Group) -> bool:
+    """Whether two rows have the same score, or scores whose difference is 0, as the table shows numbers."""
+    column, x, y = table.columns["weighted"], table.value(a, "weighted"), table.value(b, "weighted")
+    return column.show(x) == column.show(y) or column.show(abs(x - y)) == column.show(0.0)
+
+
+def _first_baselines(groups: list[Group]) -> list[Group]:
+    found = (next((group for group in groups if group.algorithm == name), None) for name in BASELINES)
+    return [group for group in found if group is not None]
+
+
+def _lead(table: Table, a: Group, b: Group) -> str:
+    """By how much a row is better than another one, and whether more seeds may overturn that."""
+    scores, show = table.seeds["weighted"].unstack("row"), table.columns["weighted"].show
+    lead = f"{shorten(a.name)}'s {_measure(table)[0]} is {_gain(table, a, b)} than {shorten(b.name)}'s"
+    if table.is_bold(a, "weighted"):
+        return f"{lead}, beyond chance."
+    gains = table.setting.sign * (scores[a.label] - scores[b.label]).dropna().to_numpy()
+    if len(gains) < 2:
+        return f"{lead}, but they share only one seed, and another seed may reverse it."
+    low, high = t_interval(gains)
+    unsure = "more seeds may reverse it"
+    if low * high > 0:
+        few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
+        unsure = few if len(gains) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
+    return f"{lead} (95 % interval {show(low)} to {show(high)} over {len(gains)} seeds): {unsure}."
