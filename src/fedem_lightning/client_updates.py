@@ -59,7 +59,7 @@ class ClientUpdates:
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
         """The updates of the clients, int64 [C], as they become ready: some of the clients, and what they send."""
-        for block in self.algorithm.local.blocks(federation, clients) if len(clients) else ():
+        for block in self.algorithm.local.blocks(federation, clients):
             for part, update in self.of(block):
                 yield part.clients, update
 

@@ -22,7 +22,7 @@ from fedem_lightning import (
     PerFedAvg,
     Scaffold,
 )
-from helpers.federations import make_model, train
+from helpers.federations import make_model, make_trainer, parameters, train
 from helpers.perceptron import (
     BODY,
     HEAD,
@@ -250,10 +250,25 @@ def test_fedala_agrees_with_numpy() -> None:
             own[t] = clients.descend(start, t, k, epochs=3)
         w = mean((own[t] for t in cohort), (SIZES[t] for t in cohort))
     assert_models_agree(shared(model), w)
+    make_trainer(0).test(model, clients.data, verbose=False)  # it serves what the next round would start from
     for t in {t for k in range(ROUNDS) for t in clients.cohort(k)}:
-        assert_models_agree(served(model, t), own[t])
+        newest = learned(clients, weights[t], own[t], w, t, ROUNDS, t not in begun, 1e-4)
+        expected = w | {n: own[t][n] + (w[n] - own[t][n]) * newest[n] for n in HEAD}
+        assert_models_agree(served(model, t), expected)
+        kept = {name: rows[0].numpy() for name, rows in model.own.read(torch.tensor(t)).items()}
+        assert_models_agree(kept, own[t])
     moved = [float(np.abs(v - 1).max()) for t in begun for v in weights[t].values()]
     assert max(moved) > 0.1  # else the test would see nothing
+
+
+def test_scores_between_rounds_leave_fedalas_training_as_it_is() -> None:
+    clients = Clients()
+    models = [make_model(FedALA, clients.data, hidden=True, weights_lr=5.0, participation=2) for _ in range(2)]
+    for model, scores in zip(models, (0, 1.0), strict=True):
+        train(model, clients.data, 3, limit_val_batches=scores)
+        make_trainer(0).test(model, clients.data, verbose=False)
+    one, other = (parameters(model) for model in models)
+    assert torch.equal(one, other)
 
 
 # --- the ensemble -----------------------------------------------------------------------------------------------------

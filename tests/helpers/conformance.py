@@ -155,7 +155,7 @@ ROWS = [
     ),
     Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(FedBN),
-    Row(FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),
+    Row(FedALA, ("own",), draws=True, unseen_own=False, hidden=True, options={"tolerance": 9.0}),
     Row(PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg={"inner_lr": 0.0}),
     Row(Scaffold, ("controls",), messages=2, unseen_own=False),
     Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),

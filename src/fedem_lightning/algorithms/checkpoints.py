@@ -207,6 +207,9 @@ def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file:
     """
     written_by = _written_by(checkpoint)
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
+    other = written_by == "FedALA" and "served.written" not in saved
+    said = "is of an older version, whose FedALA served the model before the newest aggregate; train it again"
+    require(not other, f"ckpt_path: {file} {said}")
     for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
         before, now = (_shape(t, name) for t in (saved, mine))
         said = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"

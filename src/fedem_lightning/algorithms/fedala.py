@@ -47,9 +47,10 @@ class WeightStep(LocalStep):
 class FedALA(FederatedAlgorithm):
     """Client t trains from theta_t + (w - theta_t) * W_t in the upper layers and from w below, and sends what it gets.
 
-    It predicts with its model after its last local training. The first time a client learns W_t pass after pass, until
-    the losses of the last ten passes have a small standard deviation; later one pass a round. In the first round
-    theta_t = w, so there is nothing to learn. An unseen client has theta = w.
+    It predicts with the model from which it would train with the newest w, as the authors' code scores: before every
+    scoring it learns W_t as the next round would, and training does not see these weights. The first time a client
+    learns W_t pass after pass, until the losses of the last ten passes have a small standard deviation; later one pass
+    a round. In the first round theta_t = w, so there is nothing to learn. A client that never trained has w.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
@@ -60,7 +61,7 @@ class FedALA(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    facts = Facts(released=(), personalizes_seen=True)
 
     def __init__(
         self,
@@ -79,38 +80,44 @@ class FedALA(FederatedAlgorithm):
         self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
         ones = {name: torch.ones_like(self.components[0].get_parameter(name)).unsqueeze(0) for name in self.upper}
         self.weights = ClientStore(n_clients, ones, alone=True)  # W_t
+        self.served = ClientStore(n_clients, ones, alone=True)  # W_t for the newest w
 
     def client_update(self, block: Block, round_: int) -> Sent:
         """Adaptive local aggregation, then FedAvg's local training."""
+        t = block.clients
         if round_ > 0:
-            self.learn_weights(block, round_)
-        theta = self.local.solve(self.aggregated(block.clients), block, round_)
-        self.own.write(block.clients, theta)
+            self.weights.write(t, self.learned(block, round_))
+        weights = self.weights.read(t)
+        theta = self.local.solve(self.initialized(self.own.read(t), weights), block, round_)
+        self.own.write(t, theta)
+        self.served.write(t, weights)
         return Sent(theta, block.counts())
 
-    def aggregated(self, clients: Tensor) -> Models:
+    def initialized(self, own: Models, weights: Models) -> Models:
         """w below, theta_t + (w - theta_t) * W_t in the upper layers (Eq. 4), [C, 1, ...]."""
-        w, own, weights = self.broadcast(clients), self.own.read(clients), self.weights.read(clients)
+        w = self.broadcast(next(iter(own.values())))
         return w | {name: own[name] + (w[name] - own[name]) * weights[name] for name in self.upper}
 
-    def learn_weights(self, block: Block, round_: int) -> None:
-        """One pass for everybody; those who learn for the first time go on until their losses settle."""
-        part = self._part(block, round_)
-        learning = ~self.weights.written[block.clients]  # [C]
-        self._pass(part, round_)
+    def learned(self, block: Block, round_: int) -> Models:
+        """W_t after one pass; those who learn for the first time go on until their losses settle. [C, 1, ...]."""
+        t, part = block.clients, self._part(block, round_)
+        own, weights = self.own.read(t), self._pass(part, self.weights.read(t), round_)
+        learning = ~self.weights.written[t]  # [C]
         losses: list[Tensor] = []
         while learning.any() and len(losses) + 1 < MAX_PASSES:
-            found = self.own_models(self.aggregated(block.clients)).losses(part)
+            found = self.own_models(self.initialized(own, weights)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
             if len(losses) >= 10:
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
             if learning.any():
-                self._pass(_of(part, learning), round_)
+                some = self._pass(_of(part, learning), {name: rows[learning] for name, rows in weights.items()}, round_)
+                for name, rows in some.items():
+                    weights[name][learning] = rows
+        return weights
 
-    def _pass(self, part: Block, round_: int) -> None:
-        """Eq. 5 over the samples of `part`."""
-        t = part.clients
-        w, own, weights = self.broadcast(t), self.own.read(t), self.weights.read(t)
+    def _pass(self, part: Block, weights: Models, round_: int) -> Models:
+        """W_t after Eq. 5 over the samples of `part`, from `weights`."""
+        w, own = self.broadcast(part.clients), self.own.read(part.clients)
         extra = {
             "weights": weights,
             "own": {name: own[name] for name in self.upper},
@@ -118,8 +125,8 @@ class FedALA(FederatedAlgorithm):
         }
         step = self.local.step(part, round_, WeightStep, weights_lr=self.weights_lr)
         options: dict[str, Any] = {"only": self.upper, "epochs": 1, "momentum": None, "quiet": True}
-        learned = self.local.train(self.aggregated(t), part, round_, step=step, extra=extra, **options)
-        self.weights.write(t, learned["weights"])
+        start = self.initialized(own, weights)
+        return self.local.train(start, part, round_, step=step, extra=extra, **options)["weights"]
 
     def _part(self, block: Block, round_: int) -> Block:
         """A random share s of each client's samples."""
@@ -131,13 +138,15 @@ class FedALA(FederatedAlgorithm):
         passes = (self.share * federation.splits["train"].counts(clients)).ceil().long() * (round_ > 0)
         return super().local_work(federation, clients, round_) + passes
 
-    def personal_models(self, clients: Tensor) -> OwnModels:
-        """theta_t after its last local training; a client that never took part has w."""
-        return self.own_models(self.own.read(clients, self.broadcast(clients)))
-
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """An unseen client takes w."""
-        self.own.write(clients, self.broadcast(clients))
+        """Clients that have trained learn W_t for the newest w."""
+        for block in self.local.blocks(federation, clients[self.own.written[clients]]):
+            self.served.write(block.clients, self.learned(block, self.statistics.rounds))
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """What a client would train from with the newest w; a client that never trained has w."""
+        own = self.own.read(clients, self.broadcast(clients))
+        return self.own_models(self.initialized(own, self.served.read(clients)))
 
 
 def _of(block: Block, chosen: Tensor) -> Block:

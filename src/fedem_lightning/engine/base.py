@@ -78,9 +78,11 @@ class Engine(Recorded, ABC):
     def blocks(self, federation: Federation, clients: Tensor, learner_bytes: int, batch_size: int) -> Iterator[Block]:
         """Cuts clients (int64 [C], ascending) into blocks; a client's models have `learner_bytes`."""
         size = self.block_size
+        if not len(clients):
+            return
         if size is None:
             sample = n_values(federation.in_shape) * 4
-            batch = min(batch_size, int(federation.splits["train"].counts(clients).max())) if len(clients) else 1
+            batch = min(batch_size, int(federation.splits["train"].counts(clients).max()))
             client = self.copies * learner_bytes + batch * 4 * sample
             size = max(1, int(1e9 * (self.memory_gb or self.default_gb) / client) >> self.halvings)
         for part in clients.split(size):
