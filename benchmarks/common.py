@@ -23,7 +23,6 @@ from fedem_lightning import FederatedAlgorithm, FederatedDataModule, SyntheticMi
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # what it says of every Trainer is known
 warnings.filterwarnings("ignore", module=r"pytorch_lightning\.|torch\.jit\.")
-warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 
 Way = Callable[[], float]
 """Does a piece of work once and returns the seconds it took."""

@@ -1,10 +1,23 @@
-"""Start of the package's commands: freed memory, and which process of a run this is. Imports are light."""
+"""Start of the package: what Lightning leaves unsaid; of its commands: freed memory, which process of a run this is.
 
+Imports are light.
+"""
+
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
+
+
+def quieten_lightning() -> None:
+    """Leaves out what Lightning recommends to install, and a warning that its own code gets of torch."""
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(f"{name}.utilities.rank_zero").addFilter(lambda record: "Tip: " not in str(record.msg))
+
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h
 

@@ -1,5 +1,7 @@
 """What a user of Lightning meets: classes and options that cannot be meant, what comes back, what is logged."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -82,6 +84,59 @@ def test_a_network_of_other_features_is_refused_and_left_as_it_was() -> None:
         model.prepare_for(data.federation)
     assert model.components[0].training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+class Module(pl.LightningModule):
+    """A model as users of Lightning have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.linear(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self(batch[0]).sum()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:You passed in a `val_dataloader`")
+def test_a_lightning_module_of_ones_own_is_a_network_and_no_method() -> None:
+    with pytest.raises(
+        UserError, match=r"^the Trainer's model: Module would get all clients as one batch; .*FedAvg\(Mod"
+    ):
+        make_trainer(1).fit(Module(), make_data())
+    with pytest.warns(
+        UserWarning, match="^backbone: Module is a LightningModule, of which forward alone is used"
+    ) as said:
+        model = FedAvg(Module(), 4)
+    assert len(said) == 1
+    torch.manual_seed(0)
+    plain_model = FedAvg(nn.Sequential(nn.Linear(4, 3)), 4)
+    model.components[0].linear.load_state_dict(plain_model.components[0][0].state_dict())
+    assert torch.equal(parameters(train(model, make_data(), 2)), parameters(train(plain_model, make_data(), 2)))
+
+
+DEFAULTS = """
+import pytorch_lightning as pl
+from fedem_lightning import FedAvg, Linear, SyntheticMixture
+data = SyntheticMixture(n_clients=4, dimension=5, test_size=9)
+pl.Trainer(max_epochs=1, enable_progress_bar=False).fit(FedAvg(Linear(data.in_shape, data.n_outputs), 4), data)
+"""
+
+
+def test_what_a_trainer_says_by_default(tmp_path: Path) -> None:
+    """Of Lightning's lines those that recommend, that are 0 or that nobody can act on are left out."""
+    command = [sys.executable, "-c", DEFAULTS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    said = done.stdout + done.stderr
+    assert "model: 1 x Linear, 6 parameters each\n" in done.stdout
+    assert not [word for word in ("Tip", "LeafSpec", "FLOPs") if word in said]
+    assert "GPU available" in said
+    assert "smaller than the logging interval" in said
 
 
 # --- strings ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi
+from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi, UserError
 from fedem_lightning.algorithms.checkpoints import recipe_of
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.records.remaking import make
@@ -42,6 +42,14 @@ def test_fedadam_is_torchs_adam_without_the_correction_of_bias() -> None:
         adam.param_groups[0] |= {"lr": LR * in_m / math.sqrt(in_v), "eps": TAU / math.sqrt(in_v)}
         stepped(adam, other, [g])
     torch.testing.assert_close(found, other.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_server_optimizer_without_parameters_says_what_is_right() -> None:
+    right = (
+        r"server_optimizer=FedYogi\(lr=0.1\): expected functools.partial\(FedYogi, lr=0.1\), a function of parameters"
+    )
+    with pytest.raises(UserError, match=f"^{right}$"):
+        FedYogi(lr=0.1)
 
 
 @pytest.mark.parametrize("kind", [FedAdam, FedYogi])

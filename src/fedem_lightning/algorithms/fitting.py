@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import ModelSummary
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -25,10 +27,21 @@ def check_start(algorithm: "FederatedAlgorithm") -> None:
     check_trainer(trainer, algorithm.local.optimizer.schedule, private)
     vars(rank_zero_only)["rank"] = trainer.global_rank  # Lightning's guess, RANK, may be another launch's
     check_data(trainer)
+    _drop_summary(algorithm)
     compiled = getattr(algorithm, "_compiler_ctx", None) is not None
     require(not compiled, "torch.compile: a step of the model is a whole round; compile the backbone instead")
     if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # nobody chose another
         trainer.strategy.checkpoint_io = CheckpointReader()
+
+
+def _drop_summary(algorithm: "FederatedAlgorithm") -> None:
+    """A line for Lightning's table of layers, which would count the FLOPs of `forward`, 0; a deeper table stays."""
+    callbacks: list[pl.Callback] = algorithm.trainer.callbacks  # type: ignore[attr-defined]
+    for callback in [each for each in callbacks if isinstance(each, ModelSummary) and each._max_depth == 1]:
+        callbacks.remove(callback)
+        first = algorithm.components[0]
+        sizes = f"{sum(p.numel() for p in first.parameters()):,} parameters each"
+        rank_zero_only(print)(f"model: {len(algorithm.components)} x {type(first).__name__}, {sizes}")
 
 
 def plan(algorithm: "FederatedAlgorithm") -> None:

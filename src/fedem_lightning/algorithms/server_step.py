@@ -148,7 +148,7 @@ class FedAdam(Checked, torch.optim.Optimizer):
     Unlike torch.optim.Adam it does not correct m and v, which starts at tau^2, for where they start.
 
     Args:
-        params: the components' parameters.
+        params: the components' parameters, which the model hands over.
         lr: the server's learning rate.
         betas: beta_1 and beta_2.
         tau: adaptivity: a large tau makes it like SGD with momentum.
@@ -156,8 +156,13 @@ class FedAdam(Checked, torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
+        self, params: Iterable[Any] = (), lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
     ) -> None:
+        kind = type(self).__name__
+        hint = (
+            f"server_optimizer={kind}(lr={lr}): expected functools.partial({kind}, lr={lr}), a function of parameters"
+        )
+        require(params != (), hint)
         super().__init__(params, {"lr": lr, "beta_1": betas[0], "beta_2": betas[1], "tau": tau})
 
     @torch.no_grad()

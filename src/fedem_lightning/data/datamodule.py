@@ -118,6 +118,14 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         """Number of outputs that a backbone must have."""
         return self.federation.task.n_outputs
 
+    def setup(self, stage: str) -> None:
+        """Raises UserError for a LightningModule that is no federated algorithm: it would get the whole federation."""
+        model = self.trainer.lightning_module if self.trainer is not None else None
+        kind = type(model).__name__
+        said = f"the Trainer's model: {kind} would get all clients as one batch; expected a method of this package"
+        wanted = model is None or hasattr(model, "client_update")
+        require(wanted, f"{said}, with {kind} as its network: FedAvg({kind}(...), data.n_clients)")
+
     def train_dataloader(self) -> OneBatch:
         """A loader of one batch, the federation; so are the others."""
         return OneBatch(self.federation)

@@ -2,8 +2,10 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -61,6 +63,12 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
             kept = {name: t for name, t in components[0].state_dict().items() if within(name, pretrained)}
             component.load_state_dict(kept, strict=False)
         components.append(component)
+    first = type(components[0])
+    if issubclass(first, pl.LightningModule) and first.training_step is not pl.LightningModule.training_step:
+        said = (
+            "is a LightningModule, of which forward alone is used; the loss is the task's, the steps client_optimizer's"
+        )
+        warnings.warn(f"backbone: {first.__name__} {said}", stacklevel=2)
     found = nn.ModuleList(components)
     arrange(found, torch.device("cpu"))
     return found

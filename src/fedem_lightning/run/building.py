@@ -107,13 +107,11 @@ def _environment() -> list[LightningEnvironment]:
     return [] if launched or "SLURM_NTASKS" not in os.environ else [LightningEnvironment()]
 
 
-def quieten_lightning() -> None:
+def quieten() -> None:
     """Switches off Lightning's lines about devices and the like, and Hugging Face's bars and tables of weights."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning 2.6 uses a name that torch 2.15 has renamed
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     warnings.filterwarnings("ignore", message="GPU available but not used")  # whoever takes the CPU knows
     warnings.filterwarnings("ignore", message="The `srun` command is available")  # it was not used for this process

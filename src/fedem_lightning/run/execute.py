@@ -19,7 +19,7 @@ from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten_lightning, with_features
+from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten, with_features
 from fedem_lightning.run.devices import pick_accelerator, pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
@@ -65,7 +65,7 @@ def run(
 
     """
     start = time.perf_counter()
-    quieten_lightning()
+    quieten()
     choices = {**choices, **own_targets(config, overrides)}
     check_configuration(config)
     with only_run_in(folder):
