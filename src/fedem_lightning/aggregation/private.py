@@ -5,7 +5,6 @@ McMahan, Ramage, Talwar, Zhang: "Learning Differentially Private Recurrent Langu
 Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871, Algorithm 1.
 """
 
-import importlib.util
 import math
 from typing import Any
 
@@ -25,7 +24,7 @@ from fedem_lightning.aggregation.base import (
     form_of,
 )
 from fedem_lightning.aggregation.gathered import update_norms
-from fedem_lightning.errors import require
+from fedem_lightning.errors import imported, require
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, SystemNoise, generator
 from fedem_lightning.settings.ranges import AboveZeroBelowOne, BelowOne, NotNegative, Positive
@@ -84,10 +83,8 @@ class PrivateMean(Aggregation, nn.Module):
 
     def check(self, n_clients: int) -> None:
         """Raises UserError without dp-accounting, or if `cohort` is smaller than the run's own cohorts."""
-        installed = importlib.util.find_spec("dp_accounting") is not None
-        needs_it = self.epsilon is not None or float(self.z) > 0
-        said = 'aggregation: PrivateMean needs dp-accounting: pip install "fedem-lightning[privacy]"'
-        require(installed or not needs_it, said)
+        if self.epsilon is not None or float(self.z) > 0:
+            imported("dp_accounting", "privacy", "aggregation")
         said = f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}"
         require(self.cohort is None or self.cohort >= n_clients, said)
 

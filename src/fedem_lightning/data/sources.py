@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, installs, require
 from fedem_lightning.records.files import write_arrays
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def fetch(name: str, data_dir: Path) -> Path:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
-        hub = f'{source.hub}; pip install "fedem-lightning[hub]"' if source.hub else "torchvision"
+        hub = f"{source.hub}; {installs('hub')}" if source.hub else "torchvision"
         raise UserError(
             f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network python -m "
             f"fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"

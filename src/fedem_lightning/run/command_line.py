@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.errors import UserError, one_line
+from fedem_lightning.errors import UserError, installs, one_line
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
@@ -56,7 +56,7 @@ def _line(error: Exception, words: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if choice == "optuna":
-            return 'hydra/sweeper=optuna: not installed; pip install "fedem-lightning[optuna]"'
+            return f"hydra/sweeper=optuna: not installed; {installs('optuna')}"
         near = difflib.get_close_matches(choice, error.options, n=1)
         meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(error.options))}"
         return f"{group}={choice}: no such choice; {meant}"

@@ -1,7 +1,6 @@
 """Experiment trackers: Lightning's loggers, which get every round once and at the end the results."""
 
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from fedem_lightning.errors import Interrupted, UserError, one_line
+from fedem_lightning.errors import Interrupted, UserError, imported, one_line
 from fedem_lightning.records import HIGHER_IS_BETTER, SPLITS, headline
 from fedem_lightning.records.configs import resolved
 from fedem_lightning.records.files import regular, write_atomically
@@ -78,8 +77,7 @@ class Trackers(pl.Callback):
     def _made(self, key: str, given: dict[str, Any], group: str, tags: dict[str, str]) -> Logger:
         kind, known = str(given.get("_target_")).rpartition(".")[2], self._ids.get(key)
         for package in _PACKAGES.get(kind, ()):
-            if importlib.util.find_spec(package) is None:
-                raise UserError(f'logger={key}: {package} is not installed; pip install "fedem-lightning[{key}]"')
+            imported(package, key, f"logger={key}")
         options: dict[str, Any] = {"save_dir": str(self.folder)}
         name = f"{group}-s{tags['seed']}"
         if kind == "WandbLogger":
