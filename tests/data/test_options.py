@@ -20,12 +20,13 @@ from fedem_lightning import (
     TextDataModule,
     TorchDataModule,
 )
-from fedem_lightning.data import Dealing, HoldOut, Shift, Splitting, TaskOptions
+from fedem_lightning.data import Dealing, HoldOut, OwnSplitting, Shift, TaskOptions
 from fedem_lightning.settings.check import parameters
 
 HELD_OUT = "unseen_fraction unseen seed"
 SPLIT = f"{HELD_OUT} fractions"
 DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
+OWN = f"{DEALT} split_by"
 TASK = "task n_classes standardize_targets noise_scale label_smoothing class_weights"
 IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"
 TABLE = "path label client features categorical missing split"
@@ -35,11 +36,11 @@ KEYWORDS: dict[Any, str] = {
     Digits: f"n_clients alpha n_groups {SPLIT}",
     TextDataModule: f"path data_dir window stride n_clients printable char_weights {SPLIT}",
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
-    NpzDataModule: f"path {TASK} {DEALT}",
-    TableDataModule: f"{TABLE} {TASK} {DEALT}",
-    TorchDataModule: f"data test val client columns {TASK} {DEALT}",
+    NpzDataModule: f"path {TASK} {OWN}",
+    TableDataModule: f"{TABLE} {TASK} {OWN}",
+    TorchDataModule: f"data test val client columns {TASK} {OWN}",
     PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
-    FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {DEALT}",
+    FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {OWN}",
 }
 
 
@@ -55,7 +56,7 @@ def test_the_keywords_of_a_data_module(kind: Any) -> None:
 
 def test_an_option_has_the_same_range_and_default_everywhere() -> None:
     """Except for the task of a table, which its labels say."""
-    groups: tuple[Any, ...] = (TaskOptions, Dealing, Splitting, HoldOut, Shift)
+    groups: tuple[Any, ...] = (TaskOptions, Dealing, OwnSplitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
     own: dict[Any, tuple[str, ...]] = {TableDataModule: ("task",), TextDataModule: ("n_clients",)}
     folders = (PFLlibDataModule,)
@@ -75,4 +76,4 @@ def test_all_options_are_recorded_whether_given_or_not(tmp_path: Path) -> None:
     assert (said["n_clients"], said["unseen"], said["fractions"]) == (2, ["1"], [0.6, 0.2, 0.2])
     assert "partition='iid'" in repr(data)
     arrays = FederatedDataModule.from_arrays(np.ones((8, 1)), np.arange(8) % 2, np.arange(8) % 2, alpha=1.0)
-    assert arrays.hparams["data"].keys() == {"class", *f"{TASK} {DEALT}".split()}
+    assert arrays.hparams["data"].keys() == {"class", *f"{TASK} {OWN}".split()}

@@ -7,6 +7,7 @@ from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
 from .own_folders import PFLlibDataModule
+from .own_splits import OwnSplitting
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift
 from .splits import HoldOut, Split, Splitting
@@ -29,6 +30,7 @@ __all__ = [
     "HubDataModule",
     "ImageDataModule",
     "NpzDataModule",
+    "OwnSplitting",
     "PFLlibDataModule",
     "Shift",
     "Split",

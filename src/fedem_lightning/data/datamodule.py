@@ -14,8 +14,8 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.samples import InShape
-from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
 from fedem_lightning.settings.check import check_arguments, grouped
@@ -60,7 +60,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
+        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays, lists or pandas columns.
 
@@ -73,7 +73,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
             domain: the domain of each sample [n], whole numbers or strings; `Agnostic` needs it.
-            options: those of `TaskOptions`, `Dealing` and `Splitting`.
+            options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
         Raises:
             UserError: arrays have different lengths, x has NaN, a label is outside the classes, or a client has no
@@ -81,7 +81,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
 
         """
         check_arguments("", cls.from_arrays, options)
-        groups = grouped(options, TaskOptions, Dealing, Splitting)
+        groups = grouped(options, TaskOptions, Dealing, OwnSplitting)
         arrays = OwnArrays(x, y, client, split, names, domain)
         data = FederatedDataModule(checked_federation(arrays, *groups))
         data._describe({name: value for group in groups for name, value in vars(group).items()})
@@ -149,20 +149,22 @@ class NpzDataModule(FederatedDataModule):
 
     Args:
         path: the .npz file.
-        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     Raises:
         UserError: the file is missing or broken, or its arrays are wrong.
 
     """
 
-    def __init__(self, path: str | Path | None, **options: Annotated[Any, TaskOptions, Dealing, Splitting]) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+    def __init__(self, path: str | Path | None, **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting]) -> None:
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
-        arrays = read_npz(Path(str(path)).expanduser(), ARRAYS)
-        needed = ("x", "y", "client") if dealing.partition == "natural" else ("x", "y")
+        by = [name for name in splitting.parts[1:2] if name]
+        arrays = read_npz(Path(str(path)).expanduser(), (*ARRAYS, *by))
+        needed = ["x", "y", *["client"] * (dealing.partition == "natural"), *by]
         missing = [name for name in needed if name not in arrays]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
         require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
-        found = {name: arrays.get(name) for name in OwnArrays._fields}
-        super().__init__(checked_federation(OwnArrays(**found), task, dealing, splitting, notes={"source": str(path)}))
+        found = {name: arrays.get(name) for name in OwnArrays._fields} | {"by": arrays[by[0]] if by else None}
+        own = OwnArrays(**found)
+        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(path)}))

@@ -11,8 +11,8 @@ import numpy as np
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.samples import MASK
-from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import UserError, given, imported, require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
@@ -41,7 +41,7 @@ class HubDataModule(FederatedDataModule):
         tokenizer: of the texts: a model's folder or its name on the Hub; or a function from texts to a dictionary.
         max_length: L at most, in tokens.
         name: of the data set's configuration on the Hub.
-        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     Raises:
         UserError: there is no such data set or column, images differ in size, or what
@@ -62,9 +62,9 @@ class HubDataModule(FederatedDataModule):
         tokenizer: str | Callable[..., Any] | None = None,
         max_length: PositiveInt = 128,
         name: str | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
+        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
     ) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         given_x = [kind for kind, one in (("text", text), ("image", image), ("features", features)) if one is not None]
         require(len(given_x) < 2, f"{' and '.join(given_x)}: expected one of them, which is x")
         label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
@@ -74,7 +74,8 @@ class HubDataModule(FederatedDataModule):
         data = datasets.concatenate_datasets(list(parts.values()))
         has = ", ".join(data.column_names[:10])
         require(label is not None, f"label: expected the name of a column; the data set has {has}")
-        others = [column for column in (label, client, split) if column is not None]
+        _, by, _ = splitting.parts
+        others = [column for column in (label, client, split, by) if column is not None]
         chosen = [*others, *filter(None, (text, image)), *(numbers or ())]
         missing = [column for column in chosen if column not in data.column_names]
         require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
@@ -99,6 +100,8 @@ class HubDataModule(FederatedDataModule):
             notes["source"] = str(path)
         path = tokenizer = None  # Lightning compares arguments by ==
         arrays = OwnArrays(x, _column(data, str(label)), owner, codes)
+        if by is not None:
+            arrays = arrays._replace(by=_column(data, by))
         super().__init__(checked_federation(arrays, task, dealing, splitting, notes))
 
 

@@ -22,9 +22,9 @@ from fedem_lightning.data.arrays import (
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.labels import checked_labels, has_any, is_known
+from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
-from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
@@ -85,13 +85,14 @@ class OwnArrays(NamedTuple):
     split: Any = None
     names: Any = None
     domain: Any = None
+    by: Any = None  # of a table or an .npz: the times or groups by which it is split
 
 
 def checked_federation(
     arrays: OwnArrays,
     options: TaskOptions,
     dealing: Dealing,
-    splitting: Splitting,
+    splitting: OwnSplitting,
     notes: dict[str, Any] | None = None,
     learn: Callable[[np.ndarray], TableFeatures] | None = None,
 ) -> Federation:
@@ -100,6 +101,7 @@ def checked_federation(
     `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
     """
     several, made = isinstance(arrays.x, Mapping), None
+    arrays = arrays._replace(by=splitting.values(arrays.by))
     x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
@@ -122,7 +124,11 @@ def checked_federation(
     by_class = options.task in ("classification", "binary")
     dealt = dealing.deal_own(Labels(y, None, owner, own_names), splitting.seed, by_class)
     own_split = arrays.split is not None
-    codes = check_split(as_array("split", arrays.split), n) if own_split else splitting.split(dealt.client)
+    if own_split:
+        require(splitting.split_by is None, "split_by: the data have their split already; leave one of them out")
+        codes = check_split(as_array("split", arrays.split), n)
+    else:
+        codes = splitting.split_own(dealt.client, y, arrays.by, by_class)
     seen = splitting.seen(dealt.names)
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
     if learn is not None:
@@ -167,7 +173,7 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     require(bool(kept.any()), "y: no label is known")
     notes["samples_without_labels"] = f"{int((~kept).sum())} of {n}, left out"
     warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
-    for name in ("client", "split", "domain"):
+    for name in ("client", "split", "domain", "by"):
         if getattr(arrays, name) is not None:
             rows = as_array(name, getattr(arrays, name))
             check_length(name, rows, n)

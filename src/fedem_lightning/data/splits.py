@@ -65,12 +65,18 @@ class Splitting(HoldOut):
     def split(self, client: np.ndarray) -> np.ndarray:
         """Splits each client's samples (int [n]; -1: no client's) at random: int8 [n], 0 train, 1 val, 2 test.
 
-        n_val and n_test are floor(fraction * n_t). A client's draw does not depend on which clients are seen.
+        A client's draw does not depend on which clients are seen.
         """
-        draw = generator(self.seed, Purpose.SPLIT).random(len(client))
-        order = np.lexsort((draw, client))  # by client, each client's samples shuffled; samples of no client first
+        return self.by_rank(client, generator(self.seed, Purpose.SPLIT).random(len(client)))
+
+    def by_rank(self, client: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """The same split by numbers [n]: a client's lowest are for test, those above for validation.
+
+        n_val and n_test are floor(fraction * n_t).
+        """
+        order = np.lexsort((draw, client))  # by client, each client's samples in order; samples of no client first
         counts = np.bincount(client + 1)
-        rank = np.empty(len(client), dtype=np.int64)  # index of a sample in its client's shuffled list
+        rank = np.empty(len(client), dtype=np.int64)  # index of a sample in its client's ordered list
         rank[order] = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
         shares = self.fractions[1:]
         n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in shares)

@@ -236,10 +236,14 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     """
     said = f"column {column.name!r} holds"
     way_out = "take another label" if label else "leave it out with features=[...]"
+    by_time = "" if label else f"; split_by=time:{column.name} leaves it out, and tests on each client's last rows"
     category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
     values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     inferred = pd.api.types.infer_dtype(values, skipna=False)
-    require(inferred not in DATES, f"{said} dates; make numbers of them, such as days since the first, or {way_out}")
+    require(
+        inferred not in DATES,
+        f"{said} dates; make numbers of them, such as days since the first, or {way_out}{by_time}",
+    )
     if inferred in NUMBERS:
         return "category" if category else "number"
     odd = sorted({type(value).__name__ for value in values}) if inferred not in ("string", "boolean") else []

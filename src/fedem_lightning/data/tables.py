@@ -16,7 +16,7 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.splits import Splitting
+from fedem_lightning.data.own_splits import OwnSplitting, warn_of_random_split
 from fedem_lightning.data.table_features import (
     EXACT,
     Fill,
@@ -53,7 +53,7 @@ class TableDataModule(FederatedDataModule):
         split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
         task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
             the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
-        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     Raises:
         UserError: the file is missing or broken, a column is missing or has the wrong values, or a client has no
@@ -71,22 +71,27 @@ class TableDataModule(FederatedDataModule):
         missing: Fill | None = None,
         split: Column | None = None,
         task: TaskName | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
+        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
     ) -> None:
-        more, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+        more, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
         roles = _roles(frame, label, client, split, needs_client=dealing.partition == "natural")
-        names = _features(frame, roles, features)
+        _, by, _ = splitting.parts
+        by = None if by is None else _known("split_by", by, list(frame.columns))
+        require(by not in roles.values(), f"split_by: column {by!r} is the label, the client or the split already")
+        names = _features(frame, roles if by is None else {**roles, "split_by": by}, features)
         known = _listed("categorical", categorical, names, "feature")
-        check_values(frame, list(roles.values()))
+        check_values(frame, [*roles.values(), *([by] if by else [])])
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
         y, task, said = labels_of(frame[roles["label"]], task)
         given = {role: strings_or_whole(frame[roles[role]]) for role in ("client", "split") if role in roles}
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
         notes = {"source": str(path), "columns": roles, **said}
-        own, more = OwnArrays(frame, y, **given), replace(more, task=task)
+        own, more = OwnArrays(frame, y, **given, by=None if by is None else frame[by]), replace(more, task=task)
         super().__init__(checked_federation(own, more, dealing, splitting, notes, learn))
+        if "split" not in roles and by is None:
+            warn_of_random_split(frame, roles)
 
 
 def _roles(frame: pd.DataFrame, label: Any, client: Any, split: Any, needs_client: bool) -> dict[str, str]:
@@ -108,7 +113,7 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
     if given is not None:
         names = _listed("features", given, list(frame.columns))
         for role, name in roles.items():
-            require(name not in names, f"features: column {name!r} is the {role}")
+            require(name not in names or role == "split_by", f"features: column {name!r} is the {role}")
     else:
         names = [name for name in frame.columns if name not in roles.values()]
         for name in names if "split" not in roles else ():

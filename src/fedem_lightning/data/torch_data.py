@@ -24,8 +24,8 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.names import shown
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
+from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.samples import MASK, n_rows
-from fedem_lightning.data.splits import Splitting
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Columns
@@ -50,7 +50,7 @@ class TorchDataModule(FederatedDataModule):
             (x, y, client), or a partition deals them.
         columns: names of x, y and, if a Dataset's samples say it, the client, where samples are dictionaries; default:
             "x", "y", "client". A dictionary without "x" is x itself, less its label.
-        options: those of `TaskOptions`, `Dealing` and `Splitting`.
+        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     Raises:
         UserError: samples do not fit together, a client has none, or what `FederatedDataModule.from_arrays` refuses.
@@ -71,9 +71,9 @@ class TorchDataModule(FederatedDataModule):
         *,
         client: Any = None,
         columns: Columns | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, Splitting],
+        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
     ) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, Splitting)
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         if isinstance(data, Mapping | list):
             require(client is None, "client: a dictionary or a list of clients says it already")
             require(val is None or test is not None, "val: it needs test; without test, fractions split data")

@@ -1,0 +1,161 @@
+"""Splits of a user's own samples that are not plainly random: by time, by group, or with each class's share."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit, StratifiedShuffleSplit
+
+from fedem_lightning.data.splits import Splitting
+from fedem_lightning.data.table_features import DATE
+from fedem_lightning.errors import UserError, require
+from fedem_lightning.randomness import Purpose, generator
+
+EXPECTED = "time:COLUMN, group:COLUMN or stratified; for arrays {'time': times}, {'group': groups} or stratified"
+SplitBy = Annotated[str | Mapping[str, Any], EXPECTED]
+OF_TIME = frozenset(("date", "datetime", "timestamp", "day", "week", "month", "year"))
+OF_ENTITIES = frozenset(("id", "patient", "subject", "person", "participant", "user", "customer", "device", "session"))
+"""Words in the name of a column that holds times, or of one whose values say which rows belong together."""
+
+
+@dataclass(frozen=True)
+class OwnSplitting(Splitting):
+    """How each client's samples are split, and which clients take no part in training.
+
+    Args:
+        unseen_fraction, unseen, seed, fractions: see `Splitting`.
+        split_by: None: at random. "time:COLUMN": each client's last rows are for testing, those before for validation.
+            "group:COLUMN": rows with the same value stay together; `fractions` are of a client's groups, and a client
+            with two of them has one for testing, with three one for validation, too. Groups that lie at several clients
+            are split as if all rows were one client's. "stratified": each split has every class's share. COLUMN is one
+            of a table, or an array of an .npz file; arrays in Python come as {"time": times} or {"group": groups}.
+
+    """
+
+    split_by: SplitBy | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError for anything but the forms above."""
+        kind, column, values = self.parts
+        named = kind in ("time", "group") and (column is not None or values is not None)
+        fits = kind is None or named or (kind == "stratified" and column is None)
+        require(fits, f"split_by: expected {EXPECTED}, got {self.split_by!r:.80}")
+
+    @property
+    def parts(self) -> tuple[str | None, str | None, Any]:
+        """What `split_by` says: time, group, stratified or None; a column's name, and an array, if it has them."""
+        if isinstance(self.split_by, Mapping):
+            kind, values = next(iter(self.split_by.items()), ("", None))
+            return kind if len(self.split_by) == 1 else "", None, values
+        kind, _, column = (self.split_by or "").partition(":")
+        return kind or None, column or None, None
+
+    def values(self, column: Any) -> Any:
+        """Times or groups [n], as the user has them: those of the named column, or those that came with the option."""
+        kind, name, array = self.parts
+        no_columns = f"split_by: arrays in Python have no columns; expected {{{kind!r}: an array}}, got {self.split_by}"
+        require(column is not None or name is None, no_columns)
+        return array if column is None else column
+
+    def split_own(self, client: np.ndarray, y: np.ndarray, values: Any, by_class: bool) -> np.ndarray:
+        """Splits each client's samples (int [n]; -1: no client's): int8 [n], 0 train, 1 val, 2 test.
+
+        Args:
+            client: of each sample, [n].
+            y: labels [n, ...].
+            values: times or groups of the samples, [n]; None where the option needs none.
+            by_class: whether a sample has one class.
+
+        """
+        kind, _, _ = self.parts
+        if kind is None:
+            return self.split(client)
+        if kind == "stratified":
+            require(
+                by_class,
+                "split_by: stratified needs one class for each sample; split by time or by group, or at random",
+            )
+            return self._drawn(client, y, kind)
+        values = pd.Series(np.asarray(values))
+        fits = len(values) == len(client) and not values.isna().any()
+        require(fits, f"split_by: expected a {kind} for each of {len(client)} samples, got {values.notna().sum()}")
+        if kind == "time":
+            return self.by_rank(client, -_times(values).argsort(kind="stable").argsort())
+        groups = pd.factorize(values)[0]
+        apart = pd.Series(client[client >= 0]).groupby(groups[client >= 0]).nunique().max() == 1
+        return self._drawn(client if apart else np.minimum(client, 0), groups, kind)
+
+    def _drawn(self, client: np.ndarray, keys: np.ndarray, kind: str) -> np.ndarray:
+        """The split by classes or groups `keys`, int [n], client by client."""
+        codes = np.zeros(len(client), dtype=np.int8)
+        for t, rows in pd.Series(client).groupby(client).indices.items():
+            n = len(rows) if kind == "stratified" else len(np.unique(keys[rows]))
+            rng = generator(self.seed, Purpose.SPLIT, int(t) + 1)
+            for code in (2, 1):
+                size = int(np.floor(n * self.fractions[code] + 1e-9))
+                if kind == "group" and self.fractions[code] > 0:
+                    size = max(size, int(n > 3 - code))
+                left = rows[codes[rows] == 0]
+                if size:
+                    codes[left[_held_out(keys[left], size, kind, int(rng.integers(2**32)))]] = code
+        return codes
+
+
+def _held_out(keys: np.ndarray, size: int, kind: str, seed: int) -> np.ndarray:
+    """Positions of `size` samples, with every class's share of them; or of the samples of `size` groups."""
+    how: dict[str, Any] = {"n_splits": 1, "test_size": size, "random_state": seed}
+    if kind == "group":
+        return next(GroupShuffleSplit(**how).split(keys, groups=keys))[1]
+    _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    codes = np.where(counts[codes] < 2, counts.argmax(), codes)  # a class of one sample has no share
+    n_classes = len(np.unique(codes))
+    fits = n_classes <= min(size, len(keys) - size)  # else scikit-learn refuses
+    splitter: Any = StratifiedShuffleSplit if fits else ShuffleSplit
+    return next(splitter(**how).split(codes, codes))[1]
+
+
+def _times(values: pd.Series) -> np.ndarray:
+    """Times as numbers [n], from numbers or dates."""
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return values.to_numpy()
+    try:
+        return pd.to_datetime(values, format="ISO8601", utc=True).astype(np.int64).to_numpy()
+    except (ValueError, TypeError) as error:
+        some = str(values.iloc[0])
+        raise UserError(f"split_by: expected numbers or dates written as 2024-01-31, got such as {some:.40}") from error
+
+
+def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
+    """Warns of columns (but those `taken`, by role) that seem to be times, or to say whose rows they are."""
+    for name in frame.columns.difference(list(taken.values()), sort=False):
+        words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()))
+        column, said = frame[name].dropna(), ""
+        if (words & OF_TIME or _all_dates(column)) and column.nunique() > 1:
+            said = "looks like a time: a random split trains on rows that are later than those it tests on; "
+            said += f"split_by=time:{name} tests on each client's last rows"
+        elif _are_entities(column, bool(words & OF_ENTITIES), frame.get(taken.get("client"))):
+            said = f"looks like an identifier, with {column.nunique()} values in {len(column)} rows: a random split "
+            said += f"puts rows of one into training and test; split_by=group:{name} keeps them together"
+        if said:
+            warnings.warn(f"column {name!r} {said}", stacklevel=4)
+
+
+def _all_dates(column: pd.Series) -> bool:
+    some = column.iloc[:1000]
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return True
+    return pd.api.types.is_string_dtype(some) and len(some) > 0 and bool(some.str.fullmatch(DATE).all())
+
+
+def _are_entities(column: pd.Series, named_so: bool, client: pd.Series | None) -> bool:
+    """Whether values repeat and seem to say whose rows they are: by the name, or as each belongs to one client."""
+    whole = pd.api.types.is_integer_dtype(column.dtype) or pd.api.types.is_string_dtype(column)
+    if not whole or not 5 <= (n := column.nunique()) <= len(column) / 2:
+        return False
+    if named_so or client is None:
+        return named_so
+    return n >= 2 * client.nunique() >= 4 and client.groupby(column).nunique().max() == 1
