@@ -39,8 +39,8 @@ def test_the_default_is_six_columns_a_page_a_table_and_four_figures(
     two_methods(tmp_path / "runs")
     out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
-    row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["fedem"])
-    assert " ".join(row) == "fedem 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 77.0 ± 7.07 0.5"
+    row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["FedEM"])
+    assert " ".join(row) == "FedEM 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 77.0 ± 7.07 0.5"
     assert "more columns, by --columns NAME ...: seeds, rounds, difference_weighted, pooled, " in out
     figures = ("curves", "seeds", "clients", "mixture")
     expected = {"report.html", "report.csv", "report.tex", *(f"{f}.{k}" for f in figures for k in ("pdf", "png"))}
@@ -65,13 +65,13 @@ def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.C
     chosen = ["--columns", "seeds", "difference_weighted", "--figures", "gains"]
     out, _, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out", *chosen)
     assert code == 0
-    assert next(line.split() for line in out.splitlines() if line.split()[:1] == ["fedavg"]) == ["fedavg", "2", "-8.2"]
+    assert next(line.split() for line in out.splitlines() if line.split()[:1] == ["FedAvg"]) == ["FedAvg", "2", "-8.2"]
     assert r"FedAvg & 2 & $-$8.2 \\" in (tmp_path / "out" / "report.tex").read_text()
     assert {p.name for p in (tmp_path / "out").glob("*.png")} == {"gains.png"}
     all_of_them = report(capsys, tmp_path / "runs", "--columns", "all")[0]
     assert "more columns" not in all_of_them
     assert "worse than fedavg beyond" not in all_of_them  # nothing fills that column: the clients' samples are unknown
-    assert next(line.split() for line in all_of_them.splitlines() if line.split()[:1] == ["fedavg"])[1:3] == [
+    assert next(line.split() for line in all_of_them.splitlines() if line.split()[:1] == ["FedAvg"])[1:3] == [
         "2",
         "200",
     ]

@@ -56,7 +56,7 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Pat
     assert (
         " ".join(table.text(fedem, key) for key in keys) == "1 200 75.0 76.0 77.0 65.0 55.0 74.7 +0.3 66.7 90.0 2 0.5"
     )
-    assert "paper: FedEM, table 2, beside fedavg, fedem" in table.notes
+    assert "paper: FedEM, table 2, beside FedAvg, FedEM" in table.notes
     assert "unseen" not in table.columns  # nothing fills it
     assert table.shown() == ["weighted", "paper_weighted", "bottom_decile", "megabytes", "mean", "seconds"]
 
@@ -246,7 +246,7 @@ def clustered_with(folder: Path, clusters: list[int]) -> list[str]:
 
 
 def test_equal_methods_are_named_with_the_reason_where_it_is_known(tmp_path: Path) -> None:
-    same = "fedavg and clustered have equal test scores for every client and seed"
+    same = "FedAvg and Clustered FL have equal test scores for every client and seed"
     assert f"{same} (Clustered FL never split its clients, so it is FedAvg)" in clustered_with(tmp_path / "1", [0, 0])
     assert same in clustered_with(tmp_path / "2", [0, 1])
     path = tmp_path / "2" / "fedavg" / "clients.parquet"
@@ -262,9 +262,9 @@ def test_methods_that_only_guess_few_evaluations_and_other_data_are_named(tmp_pa
     lines = table_in(tmp_path).warnings
     assert (
         "rows that are no better than always predicting each client's most frequent class, whose share is in brackets: "
-        "fedavg (70.0 %)" in lines
+        "FedAvg (70.0 %)" in lines
     )
-    assert [line[-11:] for line in lines if line.startswith("fewer than 5 evaluations")] == [" fedavg (2)"]
+    assert [line[-11:] for line in lines if line.startswith("fewer than 5 evaluations")] == [" FedAvg (2)"]
     assert "not comparable: with seed 0 rows have different data (federation_digest)" in lines
 
 
@@ -281,21 +281,8 @@ def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     rates = {group.label: table.text(group, "learning_rate") for group in table.setting.groups}
     assert rates == {"fedem": "0.3", "local": "0.03*", "fedavg_plus": "0.1*", "ditto": "-"}
-    said = "* nobody chose the learning rate of local, finetune of fedavg_plus for these data"
+    said = "* nobody chose the learning rate of Local, finetune of FedAvg+ for these data"
     assert [line for line in table.warnings if line.startswith(said)]
-
-
-@pytest.mark.parametrize("chosen_by", ["user", None])
-def test_no_row_is_bold_while_nobody_chose_a_rate(chosen_by: str | None, tmp_path: Path) -> None:
-    for name, test in {"fedavg": 0.6, "fedem": 0.8}.items():
-        for seed in range(5):
-            apart = (seed if name == "fedem" else seed % 3) / 1000  # differences of two methods vary over seeds
-            rates = [{"of": "clients", "rate": 0.1, "chosen_by": chosen_by}]
-            make_run(tmp_path / f"{name}{seed}", test + apart, name, seed, learning_rates=rates)
-    table = table_in(tmp_path)
-    assert [table.is_bold(group, "weighted") for group in table.setting.groups] == [False, chosen_by is not None]
-    said = "fedem: best beyond chance, but not bold, because nobody chose the learning rate of fedavg, fedem"
-    assert (said in table.warnings) == (chosen_by is None)
 
 
 def test_seeds_of_the_table_are_those_of_the_runs(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 In reading order: `command` does the command's work and prints, `finished_run` finds and reads runs, `groups` groups
 those that differ by seed, `papers` has the published numbers. `scores_table` makes the table of `columns`,
-`warning_lines` says what makes it less sure, `headline` which row is best; `gains_by_client` compares two rows client
-by client, with tests.
+`warning_lines` says what makes it less sure, `doubts` which rows are not compared, `headline` which row is best;
+`gains_by_client` compares two rows client by client, with tests.
 `report_files` writes, `figures` draws, with the looks of `drawing`.
 """
 

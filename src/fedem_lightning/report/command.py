@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.figures import figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
 from fedem_lightning.report.gains_by_client import (
@@ -134,19 +135,22 @@ def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
         drawn.add_column(textwrap.fill(header, width, break_on_hyphens=False), justify="right", no_wrap=True)
     for group in table.setting.groups:
         cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in shown]
-        drawn.add_row(Text(shorten(group.label)), *cells)
+        drawn.add_row(Text(table.row(group)), *cells)
     return drawn
 
 
 def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
     """The comparison of two rows line by line; gains are positive where `a` is better."""
     yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {setting.unit.replace(',', ' in')}", "bold")
-    more = "higher" if setting.sign > 0 else "lower"
-    yield Text(f"a gain is positive where the score of {a.label} is {more}")
-    clients = compare_clients(a, b)
+    clients, withheld = compare_clients(a, b), doubts([a, b])
+    if withheld:
+        yield Text(f"withheld: {withheld}; the lines below the table say what mends it")
+        return
     if clients is None:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
         return
+    more = "higher" if setting.sign > 0 else "lower"
+    yield Text(f"a gain is positive where the score of {a.label} is {more}")
     yield from map(Text, _in_words(clients))
     yield Text("compare.csv of --out has every client", style="dim")
 

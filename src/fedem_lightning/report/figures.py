@@ -165,7 +165,7 @@ def gains_figure(name: str, pairs: Sequence[tuple[Setting, Group, Group]], looks
     drawn = [(pair, clients) for pair in pairs if (clients := compare_clients(*pair[1:])) is not None]
     caption = (
         "One point a client and seed; above the line the first method is better; full colour: the two models differ on "
-        "the client's own test samples, p < 0.05."
+        "the client's own test samples, p < 0.05; rows with a doubt are not tested."
     )
     panels = [(pair[0].title, partial(_draw_gains, pair=pair, clients=c, looks=looks)) for pair, c in drawn]
     return with_panels(name, "Two methods, client by client", caption, panels, 4.0)

@@ -146,7 +146,7 @@ class Run:
 
 _OPTIONAL = (
     *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "data", "not_finite"),
-    "class_scores",
+    *("class_scores", "convergence"),
 )
 """Keys of results.json with further keys; anything else there counts as nothing."""
 _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}

@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
 
@@ -101,13 +102,14 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
         A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit), gain
         (positive where a is better), p (two-sided, that the client's two models differ, by its test samples: McNemar's
         exact test for right and wrong predictions; for losses the test of the mean difference, `mean_tests`; NaN for
-        runs without test_samples.npz, or of different federations).
+        runs without test_samples.npz, or of different federations, and for rows with a doubt).
 
     """
     others = {run.seed: run for run in b.runs}
     pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
     parts = [part for one, other in pairs if (part := _pair(one, other)) is not None]
-    return pd.concat(parts, ignore_index=True) if parts else None
+    table = pd.concat(parts, ignore_index=True) if parts else None
+    return table.assign(p=np.nan) if table is not None and doubts([a, b]) else table
 
 
 def _pair(a: Run, b: Run) -> pd.DataFrame | None:

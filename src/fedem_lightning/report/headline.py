@@ -2,6 +2,7 @@
 
 import math
 
+from fedem_lightning.report.doubts import doubt, doubts
 from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, t_interval
 from fedem_lightning.report.groups import BASELINES, Group, shorten
 from fedem_lightning.report.scores_table import Table
@@ -13,13 +14,17 @@ def in_a_sentence(table: Table) -> str:
     Methods whose scores are equal as the table shows them are best together. A lead is beyond chance if the table's
     test tells the method from every other one (`gains_by_client.leaders`); otherwise the sentence has the 95 % interval
     of the gains over the seeds that both have (`t_interval`), which does not correct for picking the two best of many
-    methods. Gains are positive where the method is better, also of losses.
+    methods. Gains are positive where the method is better, also of losses. Rows with a doubt are left out.
     """
-    known = [group for group in table.setting.groups if math.isfinite(table.value(group, "weighted"))]
+    finite = [group for group in table.setting.groups if math.isfinite(table.value(group, "weighted"))]
+    known = [group for group in finite if not doubt(group)] if len(finite) > 1 else finite
+    if len(known) < min(2, len(finite)):
+        return f"No method is called better than another: {doubts(finite)}."
     known.sort(key=lambda group: -table.setting.sign * table.value(group, "weighted"))
     if not known:
         return "No method has a finite test score."
     best, measure, unit = known[0], *_measure(table)
+    among = f"Of the {len(known)} rows that can be compared " if len(known) < len(finite) else ""
     equal = [group for group in known if _are_equal(table, best, group)]
     names = " and ".join(sorted(shorten(group.name) for group in equal))
     others = [group for group in known if group not in equal]
@@ -27,11 +32,11 @@ def in_a_sentence(table: Table) -> str:
     in_brackets = f" ({', '.join(gains)})".replace(f", {_more(table)}", ",") if gains else ""
     if len(equal) > 1:
         score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
-        return f"{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
+        return f"{among}{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
     reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
     if not others:
-        return f"{names} has {reached}."
-    return f"{names} is best with {reached}{in_brackets}. {_lead(table, best, others[0])}"
+        return f"{names} has {reached}{f', but {said}' if (said := doubt(best)) else ''}."
+    return f"{among}{names} is best with {reached}{in_brackets}. {_lead(table, best, others[0])}"
 
 
 def _measure(table: Table) -> tuple[str, str]:

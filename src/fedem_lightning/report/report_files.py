@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.records.files import write_atomically
+from fedem_lightning.report.doubts import finished
 from fedem_lightning.report.drawing import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
@@ -22,7 +23,13 @@ from fedem_lightning.report.scores_table import Table
 
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "†": r"$\dagger$",
+    }
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}  # as in the first font encoding
 )
 
@@ -50,6 +57,7 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
             line: dict[str, Any] = {"dataset": setting.dataset, "setting": setting.title, "backbone": setting.backbone}
             line |= {"algorithm": group.algorithm, "row": group.label} | setting.values | group.values
             line = {key: v if isinstance(v, (int, float)) else cell_text(as_typed(v)) for key, v in line.items()}
+            line["finished"] = finished(group)
             for key in table.columns:
                 std = table.std.get(key, {}).get(group.label)
                 line |= {key: table.value(group, key), f"{key}_std": std}
@@ -83,9 +91,7 @@ def latex_table(table: Table, shown: Sequence[str]) -> str:
     rows = []
     for group in table.setting.groups:
         cells = [(latex_number(table.text(group, key)), table.is_bold(group, key)) for key in shown]
-        rows.append(
-            [latex_text(shorten(group.name)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)]
-        )
+        rows.append([latex_text(table.row(group)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)])
     frame = pd.DataFrame(rows, columns=["algorithm", *(latex_text(table.columns[key].header) for key in shown)])
     text: str = frame.style.hide(axis="index").to_latex(
         hrules=True,

@@ -8,10 +8,11 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
+from fedem_lightning.report.doubts import MARK, UNFINISHED, doubt, finished, unchosen, unknown_line
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses, leaders
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
-from fedem_lightning.report.warning_lines import MARK, unchosen, warning_lines
+from fedem_lightning.report.warning_lines import warning_lines
 
 _Values = dict[str, dict[str, float]]
 _N_SHOWN = 6
@@ -63,8 +64,12 @@ class Table:
         text = self.columns[key].show(self.value(group, key), self.std.get(key, {}).get(group.label, math.nan))
         return text + MARK if key == "learning_rate" and unchosen(group) else text
 
+    def row(self, group: Group) -> str:
+        """A row's name, with a mark if its training had not ended."""
+        return shorten(group.name) + (f" {UNFINISHED}" if finished(group) is False else "")
+
     def is_bold(self, group: Group, key: str) -> bool:
-        """Whether a row is the best of a column beyond chance."""
+        """Whether a row is the best of a column beyond chance, among those that are compared."""
         return self.leaders.get(key) == group.label
 
 
@@ -84,16 +89,11 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
     columns = all_columns(setting.measure[1] == 100)
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}
     columns = {key: column for key, column in columns.items() if filled.get(key)}
-    tested = {key: seeds[key].unstack("row")[filled[key]] for key in TESTED if key in columns}
-    best, warnings = leaders(tested, setting.sign)
-    if best and (rates := [name for group in setting.groups for name in unchosen(group)]):
-        warnings.append(
-            f"{', '.join(map(shorten, dict.fromkeys(best.values())))}: best beyond chance, but not bold, because "
-            f"nobody chose the learning rate of {', '.join(rates)}"
-        )
-        best = {}
-    warnings += warning_lines(setting)
-    return Table(setting, columns, seeds, mean, std, best, sources, warnings)
+    compared = {group.label for group in setting.groups if not doubt(group)}
+    rows = {key: [label for label in filled[key] if label in compared] for key in TESTED if key in columns}
+    best, warnings = leaders({key: seeds[key].unstack("row")[labels] for key, labels in rows.items()}, setting.sign)
+    notes = [*sources, *unknown_line(setting)]
+    return Table(setting, columns, seeds, mean, std, best, notes, [*warnings, *warning_lines(setting)])
 
 
 def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
@@ -101,7 +101,8 @@ def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
     baseline = next((group for group in setting.groups if group.algorithm == name), None)
     found = {}
     for group in setting.groups if baseline is not None else ():
-        clients = compare_clients(group, baseline) if baseline is not None and group is not baseline else None
+        paired = baseline is not None and group is not baseline and not doubt(baseline) and not doubt(group)
+        clients = compare_clients(group, baseline) if paired else None  # type: ignore[arg-type]
         if clients is not None:
             found[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
     if not found:
@@ -126,7 +127,7 @@ def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values
                 mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
                 std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
                 mean.setdefault(f"difference_{key}", {})[group.label] = score - found["value"]
-                sources.setdefault(found["source"], {})[shorten(group.label)] = None
+                sources.setdefault(found["source"], {})[shorten(group.name)] = None
     return [f"paper: {source}, beside {', '.join(labels)}" for source, labels in sources.items()]
 
 

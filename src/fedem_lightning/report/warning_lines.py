@@ -1,4 +1,4 @@
-"""What makes a table less sure: rates that nobody chose, equal methods, chance, few evaluations, unlike runs."""
+"""What makes a table less sure: rows with doubts, equal methods, chance, few evaluations, unlike runs."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -6,51 +6,30 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.errors import one_line
+from fedem_lightning.report.doubts import doubtful_lines
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.run.summary import not_finite_lines
-from fedem_lightning.settings.keys import UNCHOSEN
 
-MARK = "*"
-"""Of a learning rate that nobody chose for a row's data."""
 _FEW_EVALUATIONS = 5
 """Number of evaluations below which a row's curve is coarse."""
 
 
 def warning_lines(setting: Setting) -> Iterator[str]:
     """Lines for readers of a table of scores, each with the rows that it is about."""
-    if rates := [name for group in setting.groups for name in unchosen(group)]:
-        yield (
-            f"{MARK} nobody chose the learning rate of {', '.join(rates)} for these data, and another may be much "
-            "better: choose one with +tune=learning_rate (docs/trackers.md), in Python with "
-            "client_optimizer=ClientSGD(lr=...)"
-        )
+    yield from doubtful_lines(setting)
     for groups, reason in equal_rows(setting):
-        names = " and ".join(shorten(group.label) for group in groups)
+        names = " and ".join(shorten(group.name) for group in groups)
         yield f"{names} have equal test scores for every client and seed{f' ({reason})' if reason else ''}"
-    if guessing := [
-        f"{shorten(g.label)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None
-    ]:
+    if guessing := [f"{shorten(g.name)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]:
         always = "always predicting each client's most frequent class, whose share is in brackets"
         yield f"rows that are no better than {always}: {', '.join(guessing)}"
-    if few := [f"{shorten(g.label)} ({n})" for g in setting.groups if (n := _n_evaluations(g)) < _FEW_EVALUATIONS]:
+    if few := [f"{shorten(g.name)} ({n})" for g in setting.groups if (n := _n_evaluations(g)) < _FEW_EVALUATIONS]:
         coarse = "so curves are coarse (trainer.check_val_every_n_epoch)"
         yield f"fewer than {_FEW_EVALUATIONS} evaluations, {coarse}: {', '.join(few)}"
     yield from _unlike(setting)
     for group in setting.groups:
         for run in group.runs:
-            yield from (f"{shorten(group.label)}, seed {run.seed}: {line}" for line in not_finite_lines(run.results))
-
-
-def unchosen(group: Group) -> list[str]:
-    """Whose learning rate nobody chose for a row's data: the row's label, or "ADAPTATION of LABEL"."""
-    found = [
-        f"{one_line(rate['of'])} of {shorten(group.label)}" if number else shorten(group.label)
-        for run in group.runs
-        for number, rate in enumerate(run.results.get("learning_rates") or [])
-        if rate["chosen_by"] in UNCHOSEN
-    ]
-    return list(dict.fromkeys(found))
+            yield from (f"{shorten(group.name)}, seed {run.seed}: {line}" for line in not_finite_lines(run.results))
 
 
 def equal_rows(setting: Setting) -> list[tuple[list[Group], str]]:

@@ -1,0 +1,117 @@
+"""Rows whose training had not ended, or whose learning rate nobody chose: marked, and compared with no other row."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedem_lightning.report import Papers, find_runs, group_runs
+from fedem_lightning.report.headline import in_a_sentence
+from fedem_lightning.report.scores_table import Table, scores_table
+from helpers.report_runs import make_sampled_run, report
+
+FALLING = {"finished": False, "share": 0.031, "rounds": [18, 20], "split": "val", "reason": None}
+ENDED = {**FALLING, "finished": True, "share": 0.001}
+UNCHOSEN = [{"of": "clients", "rate": 0.1, "chosen_by": None}]
+RIGHT = {"local": 30, "fedem": 36, "fedavg": 48, "apfl": 54}
+"""How many of 60 test samples each client's model predicts well."""
+
+
+def four_methods(folder: Path, doubtful: dict[str, dict[str, Any]]) -> Table:
+    """The table of four methods with six seeds, whose runs also say what `doubtful` has for them."""
+    for i, (name, n) in enumerate(RIGHT.items()):
+        for seed in range(6):
+            more = {"convergence": ENDED, **doubtful.get(name, {})}
+            right = [np.arange(60) < n + seed * seed * i % 5 + client % 2 for client in range(8)]
+            make_sampled_run(folder / f"{name}{seed}", right, name, seed, **more)
+    return scores_table(group_runs(find_runs([folder])[0])[0][0], Papers())
+
+
+DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
+    "training": ({"convergence": FALLING}, "its training had not ended"),
+    "rate": ({"learning_rates": UNCHOSEN}, "nobody chose its learning rate"),
+    "both": (
+        {"convergence": FALLING, "learning_rates": UNCHOSEN},
+        "its training had not ended and nobody chose its learning rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_doubtful_row_is_tested_against_no_other_and_the_others_are(doubt: str, tmp_path: Path) -> None:
+    more, reason = DOUBTS[doubt]
+    table = four_methods(tmp_path, {"apfl": more})
+    assert f"not compared with other rows: APFL ({reason})" in table.warnings
+    assert table.leaders["weighted"] == "fedavg"
+    assert in_a_sentence(table).startswith("Of the 3 rows that can be compared FedAvg is best with a test accuracy of ")
+    assert "APFL" not in in_a_sentence(table)
+    assert in_a_sentence(table).endswith("than FedEM's, beyond chance.")
+    shares = {label: table.mean["loses_to_local"].get(label) for label in RIGHT}
+    assert {label for label, share in shares.items() if share == 100 or share == 0} == {"fedem", "fedavg"}
+    assert {label for label, share in table.mean["worse_than_local"].items() if np.isfinite(share)} == {
+        *("fedem", "fedavg")
+    }
+
+
+def test_a_doubtful_baseline_is_no_yardstick(tmp_path: Path) -> None:
+    table = four_methods(tmp_path, {"local": {"convergence": FALLING}})
+    assert "worse_than_local" not in table.columns
+    assert table.mean["worse_than_fedavg"]["fedem"] == 100
+    sentence = in_a_sentence(table)
+    assert sentence.startswith("Of the 3 rows that can be compared APFL is best")
+    assert "Local" not in sentence
+
+
+def test_without_two_rows_to_compare_no_row_is_best(tmp_path: Path) -> None:
+    rate = {"learning_rates": UNCHOSEN}
+    table = four_methods(tmp_path, {"local": {"convergence": FALLING}, "fedem": rate, "fedavg": rate})
+    assert table.leaders == {}
+    assert in_a_sentence(table) == (
+        "No method is called better than another: Local (its training had not ended), FedAvg (nobody chose its "
+        "learning rate), FedEM (nobody chose its learning rate)."
+    )
+
+
+def test_rows_are_marked_everywhere_and_a_command_mends_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "python -m fedem_lightning algorithm=fedem 'dataset.path=my file' trainer.max_epochs=4 run_dir=old"
+    four_methods(tmp_path / "runs", {"fedem": {"convergence": FALLING, "command": command}})
+    out, err, code = report(
+        capsys, tmp_path / "runs", "--out", tmp_path / "out", "--figures", "gains", "--compare", "fedem", "local"
+    )
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if " † " in line[:15]] == ["FedEM"]
+    (said,) = [line for line in out.splitlines() if line.startswith("† the training of FedEM had not ended")]
+    assert "seeds 0, 1, 2, 3, 4, 5 (validation loss fell by 3.1 % from round 18 to 20 with seed 0)" in said
+    words = shlex.split(said.partition("go on with: ")[2].partition(", or in Python")[0])
+    folder = tmp_path / "runs" / "fedem0"
+    assert words[1:] == [
+        *("-m", "fedem_lightning", "algorithm=fedem", "dataset.path=my file", "trainer.max_epochs=8"),
+        *("ckpt_path=auto", f'run_dir="{folder}"'),
+    ]
+    compared = out.partition("fedem against local")[2]
+    assert compared.partition("\n")[2].startswith("withheld: FedEM (its training had not ended); the lines")
+    assert "a gain is positive" not in out
+    assert "mean gain" not in out
+    assert pd.read_csv(tmp_path / "out" / "compare.csv").p.isna().all()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert ">FedEM †</th>" in page
+    assert ">APFL</th>" in page
+    assert "\nFedEM $\\dagger$ & " in (tmp_path / "out" / "report.tex").read_text()
+    finished = pd.read_csv(tmp_path / "out" / "report.csv").set_index("row").finished
+    assert finished.to_dict() == {"local": True, "fedavg": True, "fedem": False, "apfl": True}
+
+
+def test_what_is_not_known_is_said_once_and_withholds_nothing(tmp_path: Path) -> None:
+    few = {"finished": None, "share": None, "rounds": None, "split": None, "reason": "fewer than 4 evaluations"}
+    table = four_methods(tmp_path, {"fedem": {"convergence": few}, "local": {"convergence": None}})
+    assert [line for line in table.notes if "had ended" in line] == [
+        "whether training had ended is not known of Local (made before runs looked), FedEM (fewer than 4 evaluations)"
+    ]
+    assert table.leaders["weighted"] == "apfl"
+    assert in_a_sentence(table).startswith("APFL is best")
+    assert not [line for line in table.warnings if "compared" in line]
