@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fedem_lightning import FederatedDataModule, TableDataModule, UserError, load
+from fedem_lightning import FederatedDataModule, Linear, TableDataModule, UserError, load
 from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
+from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
 from helpers.serving import FEATURES
 
@@ -89,6 +90,32 @@ def test_a_table_of_training_is_transformed(tmp_path: Path) -> None:
     assert rows.split is None
     new.assign(ill=None).to_parquet(tmp_path / "new.parquet", index=False)
     assert len(read_rows(tmp_path / "new.parquet", trained)) == 40  # labels may be unknown where nobody asks
+
+
+def test_clients_predict_rows_with_names(schema: Schema, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"hospital": ["a", "b"] * 20, "age": np.arange(40), "sex": ["f", "f", "m", "m"] * 10})
+    frame.assign(y=np.arange(40) % 2).to_csv(tmp_path / "t.csv", index=False)
+    of_table = Schema.of(TableDataModule(tmp_path / "t.csv", "y", "hospital").federation)
+    model = ClientModel([Linear((3,), 2)], torch.ones(1), of_table, "a")
+    wanted, others = model.predict(frame), frame[["sex", "age"]]  # without clients, in another order
+    for rows in (others, others.to_dict("records"), others.to_dict("list"), [row for _, row in others.iterrows()]):
+        assert model.predict(rows).tolist() == wanted.tolist()
+    for row in ({"sex": "f", "age": 0}, {"age": 0.0, "sex": "f", "hospital": "a"}, frame.iloc[0]):
+        np.testing.assert_allclose(model.predict(row), wanted[:1], rtol=1e-6)
+    for given, line in (
+        ({"age": 3}, "column 'sex': the table has none of this name"),
+        ([[1.0, 0.0, 1.0]], r"x: expected rows with the columns of the training table \(age, sex, ...\): a DataFrame"),
+    ):
+        with pytest.raises(UserError, match=f"^{line}"):
+            model.predict(given)
+    np.savez(tmp_path / "t.npz", x=np.ones((2, 3)), client=["a", "b"])
+    with pytest.raises(UserError, match=r"^DATA: the model trained on a table; expected a .csv, .tsv or .parquet file"):
+        read_rows(tmp_path / "t.npz", of_table)
+    vectors = pd.DataFrame(np.arange(8.0).reshape(2, 4), columns=FEATURES)
+    of_vectors = ClientModel([Linear((4,), 3)], torch.ones(1), schema, "a")
+    wanted = of_vectors.predict(vectors.to_numpy())
+    assert of_vectors.predict(vectors.assign(client="a", y=1)).tolist() == wanted.tolist()
+    assert of_vectors.predict(vectors.iloc[1]).tolist() == wanted[1:].tolist()
 
 
 def test_the_split_of_training_is_that_of_new_rows(tmp_path: Path) -> None:

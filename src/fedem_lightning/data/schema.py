@@ -1,7 +1,7 @@
 """What a model knows of the federation it was trained on: its clients' names and the form of a sample, without data."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -123,11 +123,22 @@ class Schema:
         return t
 
     def x_of(self, rows: Any) -> Any:
-        """The x of a table's rows (a DataFrame), or an array; warns of categories that training did not know."""
+        """The x of an array, or of rows with names; warns of categories that training did not know.
+
+        These are a DataFrame, a dictionary or a Series of one row, a list of such rows, or a dictionary of columns. A
+        model of vectors takes them in their order, less the columns of clients, labels and splits.
+        """
         if isinstance(self.in_shape, Mapping):
             return as_fields("x", rows, tuple(self.in_shape))
-        if self.features is None or not isinstance(rows, pd.DataFrame):
-            return as_rows("x", rows)
+        rows = _named(rows)
+        if self.features is None:
+            roles = [self.columns.get(*role) for role in (("client", "client"), ("label", "y"), ("split", "split"))]
+            return as_rows("x", rows.drop(columns=roles, errors="ignore") if isinstance(rows, pd.DataFrame) else rows)
+        names = ", ".join(column["name"] for column in self.features.columns[:5])
+        wanted = f"x: expected rows with the columns of the training table ({names}, ...): a DataFrame, or a dictionary"
+        require(
+            isinstance(rows, pd.DataFrame), f"{wanted} of one row; an array's numbers are not standardised as there"
+        )
         x = self.features.transform(rows)
         for line in self.features.unknown(rows):
             warnings.warn(line, stacklevel=3)
@@ -205,6 +216,14 @@ class Schema:
         shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
         return cls(**{**state, **tuples, **shapes, "task": make(state["task"], key="task"), "features": features})
+
+
+def _named(rows: Any) -> Any:
+    """Rows with names as a DataFrame; anything else as it is."""
+    if isinstance(rows, Mapping):
+        return pd.DataFrame(rows if any(np.ndim(value) for value in rows.values()) else [rows])
+    several = isinstance(rows, Sequence) and len(rows) > 0 and all(isinstance(row, Mapping | pd.Series) for row in rows)
+    return pd.DataFrame(list(rows)) if several else pd.DataFrame([dict(rows)]) if isinstance(rows, pd.Series) else rows
 
 
 def _whole_numbers(samples: Samples) -> dict[str, int]:

@@ -56,7 +56,9 @@ class ClientModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Any) -> np.ndarray:
-        """The same as `forward`, from samples as in training: arrays, uint8 images, or a table with the columns.
+        """The same as `forward`, from samples as in training: arrays, uint8 images, or rows of a table.
+
+        Rows are a DataFrame, a dictionary of one row, or a list of such; other columns, such as clients, are ignored.
 
         Raises:
             UserError: the samples have another form.

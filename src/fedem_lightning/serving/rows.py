@@ -89,6 +89,7 @@ def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), la
 def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
     for option in columns.given():
         raise UserError(f"{option}: only a table has columns; an .npz has x, y, client")
+    require(schema.features is None, "DATA: the model trained on a table; expected a .csv, .tsv or .parquet file")
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     found: dict[str, Any] = {n: arrays[n] for n in ("x", "client", "split", *["y"] * labelled) if n in arrays}
