@@ -243,7 +243,7 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
     with pytest.raises(UserError, match=r"^head: layers.0.bias, layers.2.bias are neither one module nor"):
         kind(MLP((4,), 3), 2, head="bias")
     with pytest.raises(UserError, match="the network does not call its module last"):
-        train(kind(Uncalled(), CLIENTS), data, 1)
+        train(kind(Uncalled(), CLIENTS, head="last"), data, 1)
 
 
 def test_heads_of_several_modules_are_found() -> None:

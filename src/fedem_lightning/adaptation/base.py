@@ -18,6 +18,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner, mixture_losses
 from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.records.recipes import Recorded
@@ -55,7 +56,7 @@ class Adaptation(Recorded, ABC):
 
         """
 
-    def check_network(self, network: nn.Module) -> None:
+    def check_network(self, network: nn.Module, federation: Federation) -> None:
         """Refuses a network for which the adaptation is not defined, before training; default: none."""
 
     def tune(
@@ -151,7 +152,7 @@ class Finetune(Adaptation):
         epochs: E; 0 leaves the models as they are.
         client_optimizer: of the tuning; None: the algorithm's, at the learning rate of its first round.
         part: what is tuned: "all" parameters, the "head", or the "body".
-        head: a regular expression found in the names of the head's tensors; None: the last layer that trains.
+        head: a regular expression found in the names of the head's tensors; None: the layer that computes the outputs.
 
     """
 
@@ -167,19 +168,21 @@ class Finetune(Adaptation):
         super().__init__(epochs, client_optimizer)
         self.part, self.head = part, head
 
-    def check_network(self, network: nn.Module) -> None:
+    def check_network(self, network: nn.Module, federation: Federation) -> None:
         """Refuses a head that the network does not have."""
-        self._tuned(network)
+        self._tuned(network, federation)
 
-    def _tuned(self, network: nn.Module) -> Collection[str] | None:
+    def _tuned(self, network: nn.Module, federation: Federation) -> Collection[str] | None:
         """Names of what is tuned; None: everything."""
-        return (
-            None if self.part == "all" else getattr(split_body_head(network, self.head, "adaptation.head"), self.part)
-        )
+        if self.part == "all":
+            return None
+        found = split_body_head(network, self.head, "adaptation.head", one_sample(federation, network))
+        names: tuple[str, ...] = getattr(found, self.part)
+        return names
 
     def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
-        only = self._tuned(algorithm.components[0])
+        only = self._tuned(algorithm.components[0], block.federation)
         tuned = self.tune(algorithm, own.models, block, own.sample_weights(block), only=only)
         return algorithm.own_models(tuned, own.mixture)

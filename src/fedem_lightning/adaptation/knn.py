@@ -16,6 +16,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
+from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import head_layer
 from fedem_lightning.models.personal_models import (
@@ -47,7 +48,7 @@ class KNN(Adaptation):
         scale: sigma.
         capacity: share of its training samples that a client stores, drawn at random; at least one.
         head: a regular expression found in the names of the head's tensors: the features are the inputs of its first
-            layer. None: the head is the last layer.
+            layer. None: the head is the layer that computes the outputs.
         lambdas: the grid, in [0, 1].
         selection: "val": lambda has the lowest loss on validation samples; for a client without any, or with "train",
             on training samples, none of which is its own neighbour.
@@ -81,14 +82,18 @@ class KNN(Adaptation):
         alike = len(x) > 0 and bool((x == x[:1]).all())  # a density has no inputs
         require(not alike, "adaptation: KNN needs features, but all samples have the same x")
 
-    def check_network(self, network: nn.Module) -> None:
+    def check_network(self, network: nn.Module, federation: Federation) -> None:
         """Refuses a head that the network does not have."""
-        head_layer(network, self.head, "adaptation.head")
+        self._layer(network, federation)
+
+    def _layer(self, network: nn.Module, federation: Federation) -> str:
+        """The name of the layer whose inputs are the features."""
+        return head_layer(network, self.head, "adaptation.head", one_sample(federation, network))
 
     @torch.no_grad()
     def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """Stores each client's features and labels, and chooses its lambda."""
-        layer = head_layer(algorithm.components[0], self.head, "adaptation.head")
+        layer = self._layer(algorithm.components[0], block.federation)
         personal = algorithm.personal_models(block.clients)
         base, state = self._base(personal, layer, block)
         kept = self._kept(block, algorithm.seed)

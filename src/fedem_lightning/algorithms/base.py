@@ -286,6 +286,15 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         return next(self.components.parameters()).dtype
 
     @property
+    def own_parameters(self) -> tuple[str, ...]:
+        """Names of a model's tensors of which each client has values of its own; none where clients share models.
+
+        Which layer is the head is known once the model has seen its data.
+        """
+        stores = self.states.stores()
+        return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
+
+    @property
     def is_deployed(self) -> bool:
         """Whether the clients are processes of their own, or were when the checkpoint was written."""
         return self.remote is not None or self.deployed_before

@@ -26,8 +26,8 @@ def check_is_federation(batch: object) -> None:
     require(isinstance(batch, Federation), _no_federation(f"batches of {type(batch).__name__}"))
 
 
-def check_data(trainer: pl.Trainer) -> None:
-    """Raises UserError if the Trainer was given something that cannot yield a federation."""
+def check_data(trainer: pl.Trainer) -> Any:
+    """What the Trainer was given as data; UserError if it cannot yield a federation."""
     loops: dict[str, Any] = {"fit": trainer.fit_loop, "validate": trainer.validate_loop, "test": trainer.test_loop}
     loops["predict"] = trainer.predict_loop
     assert trainer.state.fn is not None
@@ -35,6 +35,7 @@ def check_data(trainer: pl.Trainer) -> None:
     batches = isinstance(source, DataLoader | Dataset | Sequence | Mapping | Tensor | np.ndarray)
     yields = isinstance(source, Iterable | pl.LightningDataModule | pl.LightningModule) and not batches
     require(source is None or yields, _no_federation(given(source)))
+    return source
 
 
 def _no_federation(got: str) -> str:

@@ -11,6 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits
 from fedem_lightning.algorithms.facts import known_pi
+from fedem_lightning.algorithms.heads import use_computed_head, whose_parts
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
@@ -26,12 +27,14 @@ def check_start(algorithm: "FederatedAlgorithm") -> None:
     trainer, private = algorithm.trainer, algorithm.aggregation.samples_independently
     check_trainer(trainer, algorithm.local.optimizer.schedule, private)
     vars(rank_zero_only)["rank"] = trainer.global_rank  # Lightning's guess, RANK, may be another launch's
-    check_data(trainer)
+    data = check_data(trainer)
     _drop_summary(algorithm)
     compiled = getattr(algorithm, "_compiler_ctx", None) is not None
     require(not compiled, "torch.compile: a step of the model is a whole round; compile the backbone instead")
     if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # nobody chose another
         trainer.strategy.checkpoint_io = CheckpointReader()
+    if isinstance(federation := getattr(data, "federation", None), Federation):
+        use_computed_head(algorithm, federation)
 
 
 def _drop_summary(algorithm: "FederatedAlgorithm") -> None:
@@ -59,6 +62,8 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             "client_optimizer=ClientSGD(lr=...) sets another"
         )
+    if line := whose_parts(algorithm):
+        rank_zero_only(print)(line)
     if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
         rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 
@@ -73,12 +78,14 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federati
     if algorithm.schema is not None and algorithm.federation_digest is not None:
         federation = federation.in_units_of(algorithm.schema.task)
     check_capabilities(algorithm, federation)
+    use_computed_head(algorithm, federation, begun=algorithm._trainer is not None)
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
         algorithm.adaptation.prepare(federation)
-        algorithm.adaptation.check_network(algorithm.components[0])
     if algorithm.remote is None:  # else every client checks it
         check_fit(algorithm.components[0], federation)
+    if algorithm.adaptation is not None:
+        algorithm.adaptation.check_network(algorithm.components[0], federation)
     if algorithm.schema is None:
         algorithm.schema = Schema.of(federation)
     return federation

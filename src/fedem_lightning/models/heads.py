@@ -24,6 +24,7 @@ class TwoHeads(WithFeatures):
     h_G(z) + log n_t, and h_G(z) + h_t(z) with h_G and z detached; [n, ..., 2 n_outputs].
     """
 
+    own_part = "personal"
     log_counts: Tensor | None
 
     def __init__(self, backbone: nn.Module, head: str | None = None) -> None:

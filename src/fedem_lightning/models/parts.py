@@ -15,9 +15,10 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.models.components import Backbone, copied, model_state
+from fedem_lightning.models.last_layer import computed_last, owner
 from fedem_lightning.models.routed_adapters import RoutedAdapters
 from fedem_lightning.models.tensors import call_with, called, trained_parameters
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.records.recipes import Recorded, remember_call
 from fedem_lightning.tasks import known
 
 
@@ -28,17 +29,21 @@ class BodyHead(NamedTuple):
     head: tuple[str, ...]
 
 
-def split_body_head(network: nn.Module, pattern: str | None = None, key: str = "head") -> BodyHead:
+def split_body_head(
+    network: nn.Module, pattern: str | None = None, key: str = "head", x: Inputs | None = None
+) -> BodyHead:
     """Splits a network's parameters that train, and its buffers.
 
     Args:
         network: any module.
-        pattern: a regular expression that is found in the names of the head's tensors; None: the head is the last
-            module with parameters of its own that train.
+        pattern: a regular expression that is found in the names of the head's tensors; None: the head is the layer that
+            computes the outputs, see `computed_last`.
         key: the setting that has the pattern, for messages.
+        x: samples [B, ...]; None: without any, the layer that was made last stands for the one that is computed last.
 
     Raises:
-        UserError: the pattern is no regular expression, or one of the two parts has no parameter that trains.
+        UserError: the pattern is no regular expression, one of the two parts has no parameter that trains, or what
+            `computed_last` refuses.
 
     Example:
         >>> split_body_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
@@ -46,7 +51,7 @@ def split_body_head(network: nn.Module, pattern: str | None = None, key: str = "
 
     """
     trained, names = trained_parameters(network), list(model_state(network))
-    head = _head(network, names, pattern, key)
+    head = _head(network, names, pattern, key, x)
     body = [name for name in names if name not in head]
     what = "the last layer" if pattern is None else repr(pattern)
     listed = ", ".join(trained)
@@ -55,14 +60,14 @@ def split_body_head(network: nn.Module, pattern: str | None = None, key: str = "
     return BodyHead(tuple(body), tuple(head))
 
 
-def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head") -> str:
+def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head", x: Inputs | None = None) -> str:
     """The name of the head's first layer, whose inputs are the features; the head may be the whole network.
 
     Args:
-        network, pattern, key: see `split_body_head`.
+        network, pattern, key, x: see `split_body_head`.
 
     Raises:
-        UserError: the pattern is no regular expression, or is in no name.
+        UserError: the pattern is no regular expression, or is in no name; or what `computed_last` refuses.
 
     Example:
         >>> head_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
@@ -70,17 +75,18 @@ def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head"
 
     """
     names = list(model_state(network))
-    owners = {_owner(name) for name in _head(network, names, pattern, key)}
+    owners = {owner(name) for name in _head(network, names, pattern, key, x)}
     require(bool(owners), f"{key}: {pattern!r} is in no parameter's name; they are {', '.join(names)}")
     return next(name for name, _ in network.named_modules() if name in owners)
 
 
-def _head(network: nn.Module, names: list[str], pattern: str | None, key: str) -> list[str]:
+def _head(network: nn.Module, names: list[str], pattern: str | None, key: str, x: Inputs | None) -> list[str]:
     """Those of the tensors' names that are the head's."""
     if pattern is None:
-        trained = trained_parameters(network)
-        last = [name for name, _ in network.named_modules() if any(_owner(p) == name for p in trained)][-1]
-        return [name for name in names if _owner(name) == last]
+        owners = {owner(name) for name in trained_parameters(network)}
+        made = [name for name, _ in network.named_modules() if name in owners]
+        last = made[-1] if x is None else computed_last(network, x, key)
+        return [name for name in names if owner(name) == last]
     try:
         return [name for name in names if re.search(pattern, name)]
     except re.error as error:
@@ -91,11 +97,6 @@ def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
     """The named tensors' bytes, as a share of those of one model (`model_bytes`)."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model_state(network).items()}
     return sum(size for name, size in sizes.items() if name in names) / model_bytes(network)
-
-
-def _owner(name: str) -> str:
-    """The module that holds a tensor: "layers.2" of "layers.2.weight"."""
-    return name.rpartition(".")[0]
 
 
 LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: BatchNorm and InstanceNorm
@@ -185,7 +186,7 @@ def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -
 
 def wrapped(backbone: Backbone, wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], nn.Module]:
     """A function that makes a network from a copy of the user's backbone."""
-    return lambda: wrap(copied(backbone) if isinstance(backbone, nn.Module) else backbone())
+    return lambda: wrap(copied(backbone) if isinstance(backbone, nn.Module) else remember_call(backbone(), backbone))
 
 
 def users_network(component: nn.Module) -> nn.Module:

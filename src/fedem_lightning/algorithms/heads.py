@@ -1,0 +1,85 @@
+"""The head of a user's network, for methods that treat it apart: known once data has gone through the network."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fedem_lightning.algorithms.checks import check_fit
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import listed
+from fedem_lightning.errors import require
+from fedem_lightning.models.components import copied, model_state
+from fedem_lightning.models.last_layer import one_sample, owner
+from fedem_lightning.models.parts import BodyHead, split_body_head, users_network
+from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.settings.check import parameters
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+
+def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, begun: bool = False) -> None:
+    """Makes an algorithm anew, in place, if its constructor took another layer for the head than computes the outputs.
+
+    The constructor, which has no data, takes the layer that was made last. From here on the head is named among the
+    algorithm's arguments, so that a checkpoint knows it. Where the user has named it, nothing happens.
+
+    Args:
+        algorithm: before its first round.
+        federation: its data, from which one sample is taken.
+        begun: whether a Trainer has made its optimiser: then it is too late.
+
+    Raises:
+        UserError: `computed_last` finds no head; or it is too late.
+
+    """
+    key = _asks(algorithm)
+    if not key:
+        return
+    network = users_network(algorithm.components[0])
+    if algorithm.remote is None:
+        check_fit(network, federation)  # it says best what does not fit
+    made_last = split_body_head(network, key=key)
+    found = split_body_head(network, key=key, x=one_sample(federation, network))
+    if found == made_last:
+        return
+    named = _named(key, found, network)
+    told = f"{key}: the outputs come from {', '.join(found.head)}, but the model has taken {', '.join(made_last.head)}"
+    require(not begun and not algorithm.statistics.rounds, f"{told}; make it anew, with {key}={named!r}, and train it")
+    networks = iter([copied(users_network(component)) for component in algorithm.components])
+    made_with, like = algorithm.made_with, next(algorithm.components.parameters())
+    arguments: dict[str, Any] = {**made_with, key: named, "backbone": lambda: next(networks)}
+    kept = {name: getattr(algorithm, name) for name in ("_trainer", "remote", "cohort_secret", "deployed_before")}
+    type(algorithm).__init__(algorithm, **arguments)
+    vars(algorithm).update(kept, made_with={**made_with, key: named})
+    algorithm.to(like.device, like.dtype)
+
+
+def _asks(algorithm: "FederatedAlgorithm") -> str:
+    """The argument of an algorithm that could name the head, and does not; "": it treats no head apart."""
+    made = algorithm.made_with
+    if made.get("shared") == "body" and len(algorithm.components) > 1:
+        return "shared"
+    asks = "head" in parameters(type(algorithm)).known and made.get("head") is None  # type: ignore[arg-type]
+    return "head" if asks else ""
+
+
+def _named(key: str, found: BodyHead, network: nn.Module) -> Any:
+    """The argument that says what the head is: a pattern for its tensors' names, or the names of all others."""
+    if key == "shared":
+        return [name for name in trained_parameters(network) if name in found.body]
+    return rf"^{re.escape(owner(found.head[0]))}\."
+
+
+def whose_parts(algorithm: "FederatedAlgorithm") -> str:
+    """A line that says whose values layers have, where some are each client's or component's; "": nothing to say."""
+    network, own = algorithm.components[0], algorithm.own_parameters
+    who, others = "each client's own", "averaged"
+    if not own and (own := getattr(getattr(algorithm, "mixture", None), "own", ())):
+        who, others = "each component's own", "common to all"
+    names = model_state(network)
+    if not own or len(own) == len(names):
+        return ""
+    layers = [dict.fromkeys(owner(name) or name for name in names if (name in own) == mine) for mine in (True, False)]
+    return f"{who}: {listed(layers[0], 8)}; {others}: {listed(layers[1], 8)}"
