@@ -93,6 +93,20 @@ def test_rows_show_what_differs_and_settings_are_apart(tmp_path: Path) -> None:
     assert settings[1].groups[1].values == {"algorithm.client_optimizer.lr": 0.01}
 
 
+def test_labels_have_three_digits_where_these_tell_rows_apart(tmp_path: Path) -> None:
+    for lr in (0.0316227766, 0.10000000000000003, 12345.0):
+        make_run(tmp_path / f"lr{lr}", algorithm="fedem", config={"algorithm.client_optimizer.lr": lr})
+    for mu in (0.12345, 0.12346):
+        make_run(tmp_path / f"mu{mu}", algorithm="fedprox", config={"algorithm.mu": mu, "dataset.alpha": 1 / 3})
+    settings, _ = group_runs(find_runs([tmp_path])[0])
+    labels = {group.label for setting in settings for group in setting.groups}
+    assert labels == {
+        *("fedem (lr=0.0316)", "fedem (lr=0.1)", "fedem (lr=12345.0)", "fedprox (mu=0.12345)", "fedprox (mu=0.12346)")
+    }
+    assert [s.title for s in settings] == ["synthetic, alpha=0.333", "synthetic, alpha=null"]
+    assert settings[1].groups[0].values == {"algorithm.client_optimizer.lr": 0.0316227766}
+
+
 def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for size in (0.5, 0.25, 100, 30):
         make_run(tmp_path / str(size), config={"dataset.alpha": size})

@@ -10,7 +10,7 @@ from typing import Any
 from fedem_lightning.errors import one_line
 from fedem_lightning.records import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT, method_title, short
+from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT, method_title, short, three_digits
 
 _ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
 _ALGORITHMS += ["mocha", "fedem", "d_fedem"]
@@ -162,17 +162,22 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
     found = []
     for runs, config, keys in zip(groups, configs, shown, strict=True):
         name, values = runs[0].algorithm, {key: config.get(key) for key in keys}
-        said = ", ".join(_said(key, value, in_labels) for key, value in values.items())
+        said = ", ".join(_said(key, value, in_labels, configs) for key, value in values.items())
         found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
     return sorted(found, key=lambda group: (_rank(group.algorithm, _ALGORITHMS), _natural(group.label)))
 
 
-def _said(key: str, value: Any, others: Iterable[str]) -> str:
-    """A key and its value; of a part with a target the part's name and the class."""
+def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[str, Any]]) -> str:
+    """A key and its value; of a part with a target the part's name and the class.
+
+    A number has three digits, if these tell it from those of the other configurations.
+    """
     part, _, name = key.rpartition(".")
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    return f"{short(key, others)}={as_typed(value)}"
+    text, values = three_digits(as_typed(value)), {as_typed(config.get(key)) for config in configs}
+    alone = sum(three_digits(other) == text for other in values) == 1
+    return f"{short(key, others)}={text if alone else as_typed(value)}"
 
 
 def _usual(values: list[Any]) -> Any:
@@ -186,8 +191,9 @@ def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:
     dataset, backbone, config = run.results["dataset"], run.results["backbone"], _setting_part(run)
     rivals = [r for r in rivals if r.results["dataset"] == dataset]
     details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
-    keys = _differing_keys([_setting_part(r) for r in rivals if r.results["backbone"] == backbone])
-    details += [f"{short(key, config)}={as_typed(config.get(key))}" for key in keys]
+    configs = [_setting_part(r) for r in rivals if r.results["backbone"] == backbone]
+    keys = _differing_keys(configs)
+    details += [_said(key, config.get(key), config, configs) for key in keys]
     title = one_line(", ".join([dataset, *details]))
     return Setting(dataset, backbone, title, groups, {key: config.get(key) for key in keys})
 

@@ -22,11 +22,11 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
-from fedem_lightning.run.command_line import check_options, not_composed
+from fedem_lightning.run.command_line import check_options, check_search, not_composed
 from fedem_lightning.run.commands import usage
 from fedem_lightning.run.failures import Unexpected, end, unexpected, user_message
 from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
 from fedem_lightning.startup import is_worker_rank
 
 _typed: list[str] = []  # the words of the command line
@@ -34,7 +34,14 @@ _sweep_goes_on = ""  # how to continue the sweep to which the present job belong
 _full = False  # whether the user wants traces
 _first_failure: Exception | None = None  # of the jobs of a sweep
 
-OmegaConf.register_new_resolver("folder_name", lambda name: name[:200].replace("/", "_"))  # 255 bytes are allowed
+
+def _folder_name(overrides: str) -> str:
+    """The values that a job of a sweep has, in three digits: its number before them tells it from others."""
+    name = re.sub(r"(?<==)[^=,]+(?=,|$)", lambda value: three_digits(value[0]), overrides)
+    return name[:200].replace("/", "_")  # 255 bytes are allowed
+
+
+OmegaConf.register_new_resolver("folder_name", _folder_name)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
@@ -91,6 +98,7 @@ def _compose_and_run() -> None:
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
     try:
         check_options(sys.argv[1:])
+        check_search(sys.argv[1:])
         _hydra_main()
         sys.stdout.flush()
     except KeyboardInterrupt:  # before a run began, or between the jobs of a sweep

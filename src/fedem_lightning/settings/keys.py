@@ -4,6 +4,7 @@ Other keys, such as algorithm.batch_size, are in no list: the constructor that t
 """
 
 import functools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ WITHOUT_EFFECT = (
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
+
+
+def three_digits(text: str) -> str:
+    """A number with a fraction and more than three significant digits, rounded to three; any other text as it is."""
+    found = re.fullmatch(r"-?(\d+)\.(\d+)(e[+-]?\d+)?", text)
+    if found is None or len((found[1] + found[2]).lstrip("0")) <= 3 or abs(float(text)) >= 1000:
+        return text
+    return f"{float(text):.3g}"
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
