@@ -102,11 +102,30 @@ def test_a_client_meets_its_own_samples_once_a_pass_and_in_a_new_order_each_time
     assert len(orders[6]) == 2 * 2
 
 
+@pytest.mark.parametrize(("epochs", "seen"), [(0.5, {11: [6], 6: [3]}), (1.1, {11: [11, 2], 6: [6, 1]})])
+def test_a_part_of_a_pass_meets_that_share_of_the_samples_drawn_anew_in_each_round(
+    epochs: float, seen: dict[int, list[int]]
+) -> None:
+    met = batches_met(local_epochs=epochs)
+    for t, size in enumerate(SIZES):
+        sizes = [len(batch) for n in seen[size] for batch in np.split(np.arange(n), range(4, n, 4))]
+        assert [len(batch) for batch in met[t]] == 2 * sizes  # two rounds
+        rounds = [[i for batch in met[t][start:][: len(sizes)] for i in batch] for start in (0, len(sizes))]
+        parts = [tuple(one[sum(seen[size][:-1]) :]) for one in rounds]
+        assert all(len(set(part)) == seen[size][-1] for part in parts)
+        assert parts[0] != parts[1]
+
+
+def test_one_pass_may_be_written_with_a_point() -> None:
+    one, other = (train(make_model(FedAvg, make_data(), local_epochs=epochs), make_data(), 2) for epochs in (1, 1.0))
+    assert torch.equal(parameters(one.components), parameters(other.components))
+
+
 def test_the_order_of_samples_does_not_depend_on_the_block_but_on_the_seed() -> None:
-    together = batches_met(local_epochs=2)
-    assert batches_met(1, local_epochs=2) == together
-    assert batches_met(2, local_epochs=2) == together
-    assert batches_met(local_epochs=2, seed=1) != together
+    together = batches_met(local_epochs=1.5)
+    assert batches_met(1, local_epochs=1.5) == together
+    assert batches_met(2, local_epochs=1.5) == together
+    assert batches_met(local_epochs=1.5, seed=1) != together
 
 
 def test_steps_beyond_a_pass_begin_another_one() -> None:
@@ -226,7 +245,9 @@ def test_running_statistics_become_the_clients_mean(kind: Any, options: dict[str
 def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
     """The positions of client c's local steps, one after the other."""
     start, count = int(batches.counts[:c].sum()), int(batches.counts[c])
-    return [part for order in batches.order for part in order[start : start + count].split(batches.size)]
+    passes = [order[start : start + count] for order in batches.order]
+    passes[-1] = passes[-1][: int(batches.last[c])]
+    return [part for one_pass in passes for part in one_pass.split(batches.size)]
 
 
 def test_a_round_of_fedem_agrees_with_numpy() -> None:
@@ -248,8 +269,8 @@ def test_a_round_of_fedem_agrees_with_numpy() -> None:
         np.testing.assert_allclose(component.linear.bias.detach().numpy(), bias, rtol=1e-9)
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_one_client_is_centralised_sgd(epochs: int) -> None:
+@pytest.mark.parametrize("epochs", [1, 2.5])
+def test_one_client_is_centralised_sgd(epochs: float) -> None:
     data = make_data(sizes=(23,))
     options = ClientSGD(lr=0.2, momentum=0.9, weight_decay=0.01)
     model = make_model(FedAvg, data, client_optimizer=options, local_epochs=epochs).double()

@@ -142,6 +142,7 @@ def test_work_is_every_visit_of_every_model() -> None:
     counts = data.federation.splits["train"].counts()
     for options, visits in (
         ({"local_epochs": 3}, 2 * 3 * counts),
+        ({"local_epochs": 1.25}, 2 * (1.25 * counts).ceil()),
         ({"local_steps": 5, "batch_size": 8}, 2 * 5 * counts.clamp(max=8)),
     ):
         model = make_model(FedEM, data, n_components=2, initialization="random", **options)

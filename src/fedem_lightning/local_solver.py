@@ -4,6 +4,7 @@ A local step is written for ONE learner (one model on one client's data); the en
 """
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -107,20 +108,28 @@ class Batches:
     """The batches of a block's C clients: E passes over each client's samples, in a new order, in batches of B.
 
     Batch j of pass e has the first `min(B, counts[c] - j B)` positions of `order[e, starts[c] + j B:]`. It belongs to
-    the client's step e ceil(counts[c] / B) + j.
+    the client's step e ceil(counts[c] / B) + j. In the last pass `last` stands for `counts`.
     """
 
     order: Tensor  # int64 [E, n]: positions in the block's flat samples, client after client
     counts: Tensor  # int64 [C], number of samples of each client, on the CPU
+    last: Tensor  # int64 [C], of how many of them the last pass consists, on the CPU
     size: int  # B
     keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout and augmentation
     limit: int = 2**62  # largest number of steps of each client
 
 
+def visits(counts: Tensor, epochs: float) -> Tensor:
+    """Visits of samples in `epochs` passes over `counts` [C] samples, int64 [C]; a part of a sample counts as one."""
+    return (epochs * counts.double() - 1e-6).ceil().long()  # 0.1 x 30 is a little more than 3
+
+
 def shuffled_batches(
-    block: Block, batch_size: int, epochs: int, seed: int, round_: int, steps: int | None = None
+    block: Block, batch_size: int, epochs: float, seed: int, round_: int, steps: int | None = None
 ) -> Batches:
     """The batches of `epochs` passes over each client's shuffled samples; the last, short batch of a pass is kept.
+
+    Half a pass is over the first half of the shuffled samples, rounded up.
 
     The order of a client's samples is a function of (seed, round, client) alone: they are sorted by hashed numbers.
 
@@ -136,8 +145,9 @@ def shuffled_batches(
         epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
     rank = block.ranks()  # [n]
     keys = fold(seed, Purpose.SHUFFLE, round_, block.keys)  # [C]
-    draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(epochs))  # E x [n], in [0, 2^32)
+    draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(math.ceil(epochs)))  # E x [n], in [0, 2^32)
     passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]
     order = torch.stack(passes) if passes else owner.new_empty(0, len(owner))  # [E, n]
-    limit = Batches.limit if steps is None else steps
-    return Batches(order, counts.cpu(), batch_size, fold(seed, Purpose.DROPOUT, round_, block.keys), limit)
+    counts, limit = counts.cpu(), Batches.limit if steps is None else steps
+    last = visits(counts, epochs) - (len(order) - 1) * counts
+    return Batches(order, counts, last, batch_size, fold(seed, Purpose.DROPOUT, round_, block.keys), limit)

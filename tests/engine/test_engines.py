@@ -44,7 +44,7 @@ def test_engines_agree_after_five_rounds(kind: type, engine: Engine, precision: 
     data = make_data(sizes=(7, 12, 3, 20, 9))
     options: dict[str, Any] = {
         "client_optimizer": ClientSGD(lr=0.5, momentum=0.9, weight_decay=1e-3, state="keep"),
-        "local_epochs": 2,
+        "local_epochs": 1.6,
         "participation": 3,
     }
     expected = train(make_model(kind, data, engine=LoopEngine(), **options), data, 5, precision=precision)

@@ -30,6 +30,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
+from fedem_lightning.local_solver import visits
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
@@ -42,7 +43,7 @@ from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import initialize, run_round
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.ranges import PositiveInt, Seed, Share, ShareOrNumber
+from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import States
 
 _WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
@@ -65,7 +66,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         client_optimizer: of the local solver: `ClientSGD`, `ClientAdam` or `ClientAdamW`; None: ClientSGD().
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
-        local_epochs: passes over a client's training samples in a round.
+        local_epochs: passes over a client's training samples in a round; 0.5: over half of them, drawn anew each round.
         local_steps: J, the number of local steps of every client; None: `local_epochs` passes.
         batch_size: B.
         participation: up to 1: the fraction of the clients in a round's cohort; from 2 on: their number.
@@ -164,8 +165,8 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         """
         counts = federation.splits["train"].counts(clients)
         steps, batch = self.local.steps, self.local.batch_size
-        visits = self.local.epochs * counts if steps is None else steps * counts.clamp(max=batch)
-        return visits * self.local.gradients
+        each = visits(counts, self.local.epochs) if steps is None else steps * counts.clamp(max=batch)
+        return each * self.local.gradients
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent | None:
         """What clients [C] would send if they had not trained: the models that they have received, [C, M, ...].
@@ -201,7 +202,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         pretrained: Sequence[str] | str = (),
         client_optimizer: AnyClientOptimizer | None = None,
         server_optimizer: ServerOptimizer | None = None,
-        local_epochs: PositiveInt = 1,
+        local_epochs: Positive = 1,
         local_steps: PositiveInt | None = None,
         batch_size: PositiveInt = 128,
         participation: ShareOrNumber = 1.0,

@@ -159,12 +159,14 @@ class LoopEngine(Engine):
         n_components, device = anyone.shape[1], anyone.device
         start, keys = 0, batches.keys.tolist()
         with global_streams(device) as seed:
-            for c, count in enumerate(batches.counts.tolist()):
+            for c, (count, last) in enumerate(zip(batches.counts.tolist(), batches.last.tolist(), strict=True)):
                 seed(keys[c])  # so that a network's own draws do not depend on the clients before
                 models = [tree_map(lambda t, c=c, m=m: t[c, m], trained) for m in range(n_components)]  # views
-                passes = (order[start : start + count].split(batches.size) for order in batches.order if count)
+                met = [*[count] * (len(batches.order) - 1), last] if len(batches.order) else []  # samples of each pass
+                parts = (order[start:][:n] for order, n in zip(batches.order, met, strict=True) if n)
+                passes = (part.split(batches.size) for part in parts)
                 steps = itertools.islice(itertools.chain.from_iterable(passes), batches.limit)
-                n_steps = min(batches.limit, len(batches.order) * -(-count // batches.size))
+                n_steps = min(batches.limit, sum(-(-n // batches.size) for n in met))
                 for s, rows in enumerate(steps):
                     x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)

@@ -116,10 +116,11 @@ class VmapEngine(Engine):
         draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // n_values(block.federation.in_shape) if device.type == "cpu" else 2**62
         norms = padded_norms(step.backbone).values()
-        reported = 0.0  # clients
+        last, reported = batches.last.sort(descending=True).values, 0.0  # samples; clients
         for e, order in enumerate(batches.order):
-            for j in range(-(-int(counts[0]) // batches.size)):
-                sizes = (counts - j * batches.size).clamp(max=batches.size)
+            met = counts if e < len(batches.order) - 1 else last  # descending
+            for j in range(-(-int(met[0]) // batches.size)):
+                sizes = (met - j * batches.size).clamp(max=batches.size)
                 sizes = sizes[: int((sizes > 0).sum())]  # descending; the other clients have finished this pass
                 done = int((e * passes[: len(sizes)] + j >= batches.limit).sum())  # the first rows take the most steps
                 for group in group_rows(sizes[done:].tolist(), self._padding, limit):
