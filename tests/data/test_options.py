@@ -25,7 +25,7 @@ from fedem_lightning.settings.check import parameters
 
 HELD_OUT = "unseen_fraction unseen seed"
 SPLIT = f"{HELD_OUT} fractions"
-DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
+DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples drop_empty"
 OWN = f"{DEALT} split_by"
 TASK = "task n_classes standardize_targets noise_scale label_smoothing class_weights"
 IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"

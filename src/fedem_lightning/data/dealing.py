@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, pachinko, quantity_skew, shards
 from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.randomness import Purpose, generator
@@ -58,6 +59,7 @@ class Dealing:
         n_label_groups: of "dirichlet": labels are grouped at random, one draw a group; None: one draw a label.
         shards_per_client: of "shards".
         min_samples: of "dirichlet", "quantity_skew": a client's least number of samples.
+        drop_empty: whether clients without a training sample are left out; False: they are an error.
 
     """
 
@@ -68,6 +70,7 @@ class Dealing:
     n_label_groups: PositiveInt | None = None
     shards_per_client: PositiveInt = 2
     min_samples: Count = 10
+    drop_empty: bool = False
 
     def deal(self, labels: Labels, seed: int) -> Partition:
         """Calls the partition; UserError if a user's own function returns something else."""
@@ -86,7 +89,20 @@ class Dealing:
         fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
         fits = fits and bool(((client >= -1) & (client < n_clients)).all())
         require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
-        return dealt
+        return self.without_empty(dealt, np.bincount(client[client >= 0], minlength=n_clients) > 0)
+
+    def without_empty(self, dealt: Partition, kept: np.ndarray) -> Partition:
+        """The clients `kept`, bool [T]; the others are left out if `drop_empty` says so, and notes say how many."""
+        if not self.drop_empty or kept.all():
+            return dealt
+        require(bool(kept.any()), "drop_empty: no client has a training sample")
+        new = np.full(len(kept) + 1, -1, dtype=np.int64)  # the last is nobody's
+        new[:-1][kept] = np.arange(kept.sum())
+        names, notes, idle = np.array(dealt.names, dtype=object), dict(dealt.notes), int((~kept).sum())
+        why = f"dataset.drop_empty=true leaves out {listed(names[~kept].tolist(), 3)}, without training samples"
+        notes["why"] = f"{notes['why']}; {why}" if "why" in notes else why
+        notes["left_out_clients"] = notes.get("left_out_clients", 0) + idle
+        return Partition(new[dealt.client], tuple(names[kept]), notes)
 
     def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
         """Deals a user's own samples; y may be real targets (not `by_class`).

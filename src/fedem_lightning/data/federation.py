@@ -104,7 +104,8 @@ class Federation:
         splits = splits_by_client(client, split, len(names), position)
         idle = [names[t] for t in np.flatnonzero(seen & (splits["train"].counts().numpy() == 0)).tolist()]
         said = f"client {listed(idle, 3)} has no training sample"
-        require(not idle, f"{said}: every client that trains needs at least one")
+        way_out = "dataset.drop_empty=true leaves such clients out"
+        require(not idle, f"{said}: every client that trains needs at least one; {way_out}")
         return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod

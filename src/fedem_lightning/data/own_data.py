@@ -130,6 +130,12 @@ def checked_federation(
     else:
         codes = splitting.split_own(dealt.client, y, arrays.by, by_class)
     seen = splitting.seen(dealt.names)
+    sizes = (
+        np.bincount(dealt.client[rows & (dealt.client >= 0)], minlength=len(seen)) for rows in (codes == 0, codes >= 0)
+    )
+    kept = np.where(seen, *(n > 0 for n in sizes))  # unseen clients need no training samples
+    if dealing.drop_empty:
+        dealt, seen = dealing.without_empty(dealt, kept), seen[kept]
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
     if learn is not None:
         require(bool(train.any()), "split: no client that trains has a training sample")

@@ -16,7 +16,7 @@ from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.records import HIGHER_IS_BETTER, headline
 from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.files import regular
-from fedem_lightning.settings.keys import flatten, implied_adaptation
+from fedem_lightning.settings.keys import dataset_name, flatten, implied_adaptation
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,8 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"broken: results.json cannot be read ({type(error).__name__})") from error
     require(isinstance(results, dict), "broken: results.json has no keys")
     results |= {key: {} for key in _OPTIONAL if not isinstance(results.get(key), dict)}
+    if isinstance(source := results["data"].get("source"), str):  # older runs are called table, npz, ...
+        results["dataset"] = dataset_name(str(results.get("dataset")), source)
     return Run(folder, results, read_config(folder / ".hydra" / "config.yaml"))
 
 

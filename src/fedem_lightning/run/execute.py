@@ -41,6 +41,7 @@ from fedem_lightning.run.run_folder import (
 )
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.trackers import Trackers
+from fedem_lightning.settings.keys import dataset_name
 from fedem_lightning.startup import is_worker_rank
 
 _PATIENCE = 10.0
@@ -101,6 +102,7 @@ def _run(
     model.statistics.begin(start)
     rates = learning_rates(config, choices, overrides, model)
     lines = [rate_line(rates, choices, config, to_tune(data, overrides, flags, rates))] if rates else []
+    choices = {**choices, "dataset": dataset_name(choices["dataset"], data.federation.notes.get("source"))}
     done = 0 if checkpoint is None else rounds_of(checkpoint)
     if checkpoint is None:
         lines += _planned_privacy(model, len(data.federation.clients()), config.trainer.max_epochs)

@@ -17,7 +17,7 @@ from fedem_lightning.records.recipes import plain
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.settings.keys import shipped
+from fedem_lightning.settings.keys import dataset_name, shipped
 
 
 def save_run(
@@ -32,7 +32,7 @@ def save_run(
         model: trained and tested.
         data: what it was tested on.
         folder: new or empty.
-        dataset: what the data are called in reports; None: as the command line calls them, else by their class.
+        dataset: what the data are called in reports; None: by their file, as the command line does, or their class.
 
     Raises:
         UserError: the folder has files, or the model was not tested.
@@ -69,6 +69,7 @@ def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, An
     """What results.json says of the run's parts."""
     parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
     names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
+    names["dataset"] = dataset_name(names["dataset"], data.federation.notes.get("source"))
     lr, chosen = model.local.optimizer.lr, model.made_with.get("client_optimizer") is not None
     rate = {"of": names["algorithm"], "rate": lr, "chosen_by": "python" if chosen else None}
     names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}

@@ -61,7 +61,17 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir", *FINDS_RUN),
+    *(
+        "engine",
+        "callbacks",
+        "logger",
+        "hydra",
+        "scores",
+        "data_dir",
+        "dataset.data_dir",
+        "dataset.drop_empty",
+        *FINDS_RUN,
+    ),
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
@@ -73,6 +83,20 @@ def three_digits(text: str) -> str:
     if found is None or len((found[1] + found[2]).lstrip("0")) <= 3 or abs(float(text)) >= 1000:
         return text
     return f"{float(text):.3g}"
+
+
+_OWN = ("table", "npz", "hub", "pfllib")
+"""Choices of data sets that are files of a user's own."""
+_ENDINGS = (".csv", ".tsv", ".parquet", ".npz", ".json", ".jsonl")
+
+
+def dataset_name(choice: str, source: Any) -> str:
+    """What results call a data set: a user's own by its file, without the ending; others by their choice."""
+    if choice not in _OWN or not isinstance(source, str):
+        return choice
+    path = Path(source)
+    name = path.stem if path.suffix.lower() in _ENDINGS else path.name
+    return f"{name} ({choice})" if name in shipped("dataset") else name or choice
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
