@@ -295,14 +295,6 @@ def test_binary_task_is_the_two_class_task() -> None:
     torch.testing.assert_close(BinaryClassification().losses(logits, y), Classification(2).losses(two, y))
 
 
-def test_weight_decay_of_parameters_that_share_a_gradient_of() -> None:
-    """Torch gives the biases of an LSTM one gradient; each decays by its own value."""
-    a, b, g = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([0.5])
-    learner = {"params": {"a": a, "b": b}, "buffers": {}, "momentum": {}}
-    ClientSGD(lr=1.0, weight_decay=0.1).descend(learner, [g, g], lr=1.0)
-    assert (float(a), float(b)) == pytest.approx((1 - 0.5 - 0.1, 10 - 0.5 - 1.0))
-
-
 def test_the_mean_of_many_bfloat16_models_is_exact() -> None:
     mean = WeightedMean()
     for _ in range(400):

@@ -153,13 +153,6 @@ def test_the_table_of_work_has_every_algorithm() -> None:
         assert plain == (work[name] == "local epochs x training samples" or name in as_usual), name
 
 
-def test_most_methods_are_compared() -> None:
-    compared = {name for name in ALGORITHMS if isinstance(as_fedavg(name), dict)}
-    assert compared >= {*("agnostic", "apfl", "clustered", "d_fedavg", "d_fedem", "fedavg", "fedavg_plus", "fedem")}
-    assert compared >= {*("fedala", "fedavg_ensemble", "fedbn", "fedper", "lg_fedavg", "per_fedavg", "scaffold")}
-    assert compared >= {*("fedfomo", "fedprox", "hypcluster", "local", "mapper", "oracle", "qffl", "user_centric")}
-
-
 def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
     config = composed("local_training.batch_size=8", *(f"+algorithm@all.{name}={name}" for name in ("fedavg", "local")))
     a, b = (model_after(config.all[name], {}) for name in ("fedavg", "local"))

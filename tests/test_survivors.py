@@ -15,15 +15,11 @@ from hydra.utils import instantiate
 from fedem_lightning import (
     ClientSGD,
     Clustered,
-    DecentralizedSurrogateOptimization,
     FedAvg,
     Finetune,
     Local,
     LoopEngine,
-    MixtureSurrogate,
-    SurrogateOptimization,
     TextDataModule,
-    Topology,
     UserCentric,
     UserError,
 )
@@ -75,18 +71,6 @@ def test_a_model_that_is_infinite_enters_no_mean() -> None:
     found = mean.compute()
     assert found is not None
     assert found.models["w"].tolist() == [[1.5, 3.0]]
-
-
-def test_without_a_server_a_step_counts_as_much_as_with_one() -> None:
-    """App. F: one step of plain SGD on the complete graph, scaled by T n_t / n, is the server's weighted mean."""
-    data = make_data(sizes=(9, 14, 5, 20))
-    options: dict[str, Any] = {"surrogate": MixtureSurrogate(), "local_steps": 1, "batch_size": 100}
-    options["client_optimizer"] = ClientSGD(lr=0.2)
-    server = train(make_model(SurrogateOptimization, data, **options), data, 2)
-    complete = Topology(graph="complete")
-    gossip = train(make_model(DecentralizedSurrogateOptimization, data, topology=complete, **options), data, 2)
-    for name, rows in server.personal_models(EVERYBODY).models.items():
-        torch.testing.assert_close(gossip.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
 
 
 def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:

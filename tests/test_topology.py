@@ -1,7 +1,6 @@
 """Graphs and mixing matrices: their contract, known optima, determinism, what a user may get wrong."""
 
 import sys
-import warnings
 from itertools import pairwise
 from typing import get_args
 
@@ -214,11 +213,3 @@ def test_impossible_graphs(chosen: Topology, n: int, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}") as raised:
         chosen.adjacency(n, 0, 0)
     assert "\n" not in str(raised.value)
-
-
-def test_the_solver_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("cvxpy")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        mixing_matrix(fixed("ring", 9), "fmmc")
-    assert capfd.readouterr() == ("", "")

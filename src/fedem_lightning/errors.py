@@ -2,7 +2,8 @@
 
 import numbers
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,16 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def require_whole(name: str, value: Any, at_least: int, below: int | None = None) -> None:
-    """Raises UserError unless `value` is a whole number from `at_least` on (and less than `below`)."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    upper = "" if below is None else f" and below {below}"
-    require(
-        whole and value >= at_least and (below is None or value < below),
-        f"{name}: expected a whole number of at least {at_least}{upper}, got {value!r}",
-    )
+@contextmanager
+def of_a_file(said: str) -> Iterator[None]:
+    """Within it any error is one of a file's content, of whatever kind: a UserError, `said` and the reason."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{said} ({reason})") from error
 
 
 def one_line(text: Any) -> str:

@@ -10,7 +10,6 @@ from fedem_lightning import (
     ClientSGD,
     DecentralizedSurrogateOptimization,
     DFedEM,
-    FedAvg,
     FedEM,
     Finetune,
     MixtureSurrogate,
@@ -113,15 +112,6 @@ def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> N
     start = make_model(DFedEM, data).double().personal_models(torch.arange(6)).models["linear.bias"]
     for t in range(6):
         assert torch.equal(rows[t], start[t]) == (t not in cohort)
-
-
-def test_decentralised_fedavg_is_one_component() -> None:
-    data = make_data(sizes=(12, 12, 12, 12))
-    sgd = ClientSGD(lr=0.4, momentum=0.9)
-    gossip = train(make_model(DFedEM, data, n_components=1, topology=COMPLETE, client_optimizer=sgd), data, 4)
-    fedavg = train(make_model(FedAvg, data, client_optimizer=sgd), data, 4)
-    for name, rows in fedavg.personal_models(EVERYBODY).models.items():
-        torch.testing.assert_close(gossip.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
 
 
 def test_integers_and_unwritten_rows_in_a_store() -> None:

@@ -63,31 +63,9 @@ class DropoutNet(nn.Module):
         return self.layers(x)
 
 
-def test_engines_agree_on_dropout() -> None:
-    data = make_data()
-
-    def trained(engine: Engine) -> torch.Tensor:
-        torch.manual_seed(0)
-        model = FedEM(DropoutNet(), data.n_clients, 2, engine=engine, batch_size=4, client_optimizer=ClientSGD(lr=0.5))
-        return parameters(train(model, data, 3))
-
-    expected = trained(LoopEngine())
-    assert relative_difference(trained(VmapEngine()), expected) <= 1e-9
-    assert relative_difference(trained(VmapEngine(block_size=1)), expected) <= 1e-9
-
-
 class BatchNormNet(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def test_batch_norm_statistics_are_learned_averaged_and_counted() -> None:
-    data = make_data(sizes=(20, 20), fractions=(1.0, 0.0, 0.0))
-    model = FedAvg(BatchNormNet(), 2, batch_size=5)
-    train(model, data, 3)
-    buffers = dict(model.components[0].named_buffers())
-    assert buffers["1.num_batches_tracked"].item() == 12  # 3 rounds x 4 batches: the maximum, not the sum
-    assert buffers["1.running_mean"].abs().max() > 0.01
 
 
 class Unstackable(nn.Module):

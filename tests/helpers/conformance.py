@@ -74,7 +74,6 @@ class Row:
     samples: bool = True  # is defined for cohorts
     sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
     draws: bool = False  # draws among a client's samples, by the client's number
-    unseen_own: bool = True  # unseen clients get private state of their own
     hidden: bool = False  # needs a body: one hidden layer of 5 units in place of a linear layer
     options: dict[str, Any] = field(default_factory=dict)
     as_fedavg: dict[str, Any] | str = field(default_factory=dict)
@@ -155,9 +154,9 @@ ROWS = [
     ),
     Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(FedBN),
-    Row(FedALA, ("own",), draws=True, unseen_own=False, hidden=True, options={"tolerance": 9.0}),
+    Row(FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),
     Row(PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg={"inner_lr": 0.0}),
-    Row(Scaffold, ("controls",), messages=2, unseen_own=False),
+    Row(Scaffold, ("controls",), messages=2),
     Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),
     Row(
         L2SGD,

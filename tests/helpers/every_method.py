@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedem_lightning import APFL, MOCHA, FedAvg, FedEM, Local
+from fedem_lightning import APFL, FedAvg, FedEM, Local
 from helpers.conformance import ROWS, Row
 
 FAST = (FedEM, FedAvg, Local, APFL)  # one of each kind: `make test-fast`
@@ -21,5 +21,4 @@ A_FEW = each(ROWS, SLOW)
 """By default one of each kind; the others with `-m slow`."""
 SAMPLING = each([r for r in ROWS if r.samples], SLOW)
 TRAINED_BY_SGD = each([r for r in ROWS if r.sgd], SLOW)
-SERVING_UNSEEN = each([r for r in ROWS if r.kind is not MOCHA], SLOW)
 NUMBERED_AT_WILL = each([r for r in ROWS if r.sgd and not r.draws], SLOW)

@@ -13,7 +13,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
@@ -156,14 +156,9 @@ def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given:
 
     """
     model = made_from(checkpoint.get("recipe"), kind, trust, given)
-    try:
+    with of_a_file(f"the checkpoint's parts are not those of a {type(model).__name__}"):
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
-    except UserError:
-        raise
-    except Exception as error:  # whatever is missing, or of another form
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"the checkpoint's parts are not those of a {type(model).__name__} ({reason})") from error
     as_saved = model.schema is None or model.schema.n_clients == model.n_clients
     require(as_saved, f"n_clients: the checkpoint is of other clients than the {model.n_clients} given; leave it out")
     return model.eval()

@@ -179,11 +179,17 @@ def class_scores(
         return made
     kept = _of_seen(table, found)
     p, y = found.values.cpu()[kept].numpy(), found.y[kept].numpy()
-    pooled = by_class(p, y, np.zeros_like(y), 1)
-    both = {"balanced_accuracy": float(pooled.balanced_accuracy[0]), "auroc": float(pooled.auroc[0])}
-    names = names or [str(y) for y in range(p.shape[1])]
-    sensitivity = dict(zip(names, pooled.recall[0].tolist(), strict=False))
+    both = of_all(p, y, names or [str(y) for y in range(p.shape[1])])
+    sensitivity = both.pop("sensitivity")
     return made | _pooled_and_mean(table, both) | {"sensitivity": sensitivity}
+
+
+def of_all(p: np.ndarray, y: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """The scores by class of all samples together: balanced_accuracy, auroc and sensitivity, by the classes' names."""
+    found = by_class(p, y, np.zeros_like(y), 1)
+    sensitivity = dict(zip(names, found.recall[0].tolist(), strict=False))
+    both = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
+    return both | {"sensitivity": sensitivity}
 
 
 def _of_seen(table: pd.DataFrame, found: Predictions) -> Tensor:

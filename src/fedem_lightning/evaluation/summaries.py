@@ -47,9 +47,12 @@ def summarize(
     }
 
 
-def summarize_table(table: pd.DataFrame, split: str) -> dict[str, dict[str, float]]:
-    """Summary of every measure on `split` over the table's clients, see `summarize`; empty if no client has samples."""
-    n_train, n_scored = table["n_train"].to_numpy(), table[f"n_{split}"].to_numpy()
+def summarize_table(table: pd.DataFrame, split: str, weights: np.ndarray | None = None) -> dict[str, dict[str, float]]:
+    """Summary of every measure on `split` over the table's clients, see `summarize`; empty if no client has samples.
+
+    `weights` [T] take the place of the column n_train.
+    """
+    n_train, n_scored = table["n_train"].to_numpy() if weights is None else weights, table[f"n_{split}"].to_numpy()
     if not (n_scored > 0).any():
         return {}
     return {

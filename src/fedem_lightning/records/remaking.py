@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedem_lightning.errors import UserError, imported, require
+from fedem_lightning.errors import UserError, imported, of_a_file, require
 from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, is_plain, remember
 from fedem_lightning.settings.check import Checked, parameters
 
@@ -161,14 +161,8 @@ def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:
     """What a target of a file makes of the file's arguments; UserError if it cannot."""
-    try:
-        with _offline():
-            return target(**arguments)
-    except UserError:
-        raise
-    except Exception as error:  # whatever is missing, or of another form
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{key}: the file's {target.__name__} cannot be made ({reason})") from error
+    with of_a_file(f"{key}: the file's {target.__name__} cannot be made"), _offline():
+        return target(**arguments)
 
 
 @contextmanager

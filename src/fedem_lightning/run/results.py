@@ -166,12 +166,13 @@ def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, a
         write_arrays(folder / f"{name}.npz", arrays)
     with replacing(folder / "clients.parquet") as temporary:
         clients.to_parquet(temporary, index=False)
-    write_atomically(folder / "results.json", (json.dumps(_finite(results), indent=2) + "\n").encode())
+    write_atomically(folder / "results.json", (json.dumps(finite(results), indent=2) + "\n").encode())
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value for JSON: numbers that are not finite are None."""
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_finite(part) for part in value]
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -13,9 +13,11 @@ from torchmetrics.functional.classification import multiclass_calibration_error,
 
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.class_scores import by_class
+from fedem_lightning.evaluation.class_scores import of_all
 from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS
+from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records.files import write_atomically
+from fedem_lightning.run.results import finite
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.predicting import (
@@ -23,7 +25,6 @@ from fedem_lightning.serving.predicting import (
     number,
     print_scores,
     scores_by_client,
-    summaries,
     write_table,
 )
 from fedem_lightning.serving.rows import ClientRows, read_rows
@@ -43,7 +44,7 @@ def run(chosen: argparse.Namespace) -> None:
     table = scores_by_client(models, rows, scored, split, answers)
     if split != "train":
         table.insert(1, "n_train", weights)
-    sums = summaries(table, weights, split)
+    sums = summarize_table(table, split, weights)
     clients = int((table[f"n_{split}"] > 0).sum())
     print_scores(f"{chosen.run.name}: {int(scored.sum())} rows of {clients} clients in {chosen.data.name}", sums)
     figures, classes, confusion = quality(models.schema, *map(torch.cat, zip(*answers, strict=True)))
@@ -51,7 +52,7 @@ def run(chosen: argparse.Namespace) -> None:
         told = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in figures.items())
         print(f"all {int(scored.sum())} {split} samples together: {told}")
     if classes:
-        print(by_class_line(**_for_json(classes)))
+        print(by_class_line(**finite(classes)))
     print(f"weighted: by {meaning}")
     if chosen.out is not None:
         found = {"split": split, "scores": sums, "quality": {**figures, **classes}, "weighted by": meaning}
@@ -59,7 +60,7 @@ def run(chosen: argparse.Namespace) -> None:
         write_table(chosen.out / "clients.csv", table)
         if confusion is not None:
             write_atomically(chosen.out / "confusion.csv", confusion.to_csv().encode())
-        write_atomically(chosen.out / "evaluation.json", (json.dumps(_for_json(found), indent=2) + "\n").encode())
+        write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(found), indent=2) + "\n").encode())
         print(f"written: {chosen.out}")
 
 
@@ -108,14 +109,5 @@ def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float]
     confusion = pd.DataFrame(counts, index=pd.Index(names, name="true class"), columns=names)
     classes: dict[str, Any] = {}
     if task.n_targets == 1 and p.numel() <= MOST_NUMBERS:
-        found = by_class(p.numpy(), y.numpy(), np.zeros(len(y), dtype=np.int64), 1)
-        classes = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
-        classes["sensitivity"] = dict(zip(names, found.recall[0].tolist(), strict=True))
+        classes = of_all(p.numpy(), y.numpy(), names)
     return {"calibration_error": float(multiclass_calibration_error(*both, len(names), BINS))}, classes, confusion
-
-
-def _for_json(value: Any) -> Any:
-    """The value for JSON: numbers that are not finite are None."""
-    if isinstance(value, dict):
-        return {key: _for_json(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not np.isfinite(value) else value

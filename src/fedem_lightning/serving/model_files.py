@@ -20,7 +20,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.parts import users_network
@@ -125,13 +125,8 @@ def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | No
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: no intact .safetensors file ({error})") from error
     require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
-    try:
+    with of_a_file(f"{path}: its parts are not those of a file of clients' models"):
         return _models(metadata, tensors, trust, backbone)
-    except UserError:
-        raise
-    except Exception as error:  # whatever is missing, or of another form
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{path}: its parts are not those of a file of clients' models ({reason})") from error
 
 
 def _models(

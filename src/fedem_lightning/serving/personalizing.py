@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records import headline
 from fedem_lightning.serving.model_files import load, write_clients
@@ -19,7 +20,6 @@ from fedem_lightning.serving.predicting import (
     personalized,
     print_scores,
     scores_by_client,
-    summaries,
     write_table,
 )
 from fedem_lightning.serving.rows import ClientRows, read_rows
@@ -52,7 +52,7 @@ def run(chosen: argparse.Namespace) -> None:
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
     if table is not None:
         title = f"scores on {int(table.n_test.sum())} test rows of {int((table.n_test > 0).sum())} clients"
-        print_scores(title, summaries(table, n_train))
+        print_scores(title, summarize_table(table, "test", n_train))
 
 
 def _load_with_steps(chosen: argparse.Namespace) -> FederatedAlgorithm:
@@ -112,6 +112,8 @@ def scores(model: FederatedAlgorithm, rows: ClientRows, shots: Sequence[int | No
         table = scores_by_client(personalized(model, rows, split), rows, split == 2)
         used = n_train if k is None else n_train.clip(max=k)
         row: dict[str, Any] = {"k": "all" if k is None else str(k), "clients": int((table.n_test > 0).sum())}
-        sums = {f"{m}_{s}": v for m, found_ in summaries(table, n_train).items() for s, v in found_.items()}
+        sums = {
+            f"{m}_{s}": v for m, found_ in summarize_table(table, "test", n_train).items() for s, v in found_.items()
+        }
         found.append({**row, "samples": float(used.mean()), "n_test": int(table.n_test.sum()), **sums})
     return pd.DataFrame(found)

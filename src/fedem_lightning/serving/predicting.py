@@ -13,9 +13,8 @@ from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMeans
-from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.records import HIGHER_IS_BETTER, headline, title_of_sum
+from fedem_lightning.records import headline, title_of_sum
 from fedem_lightning.records.files import replacing
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
@@ -121,14 +120,6 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         table["class"] = best if schema.classes is None else np.array(names, dtype=object)[best]
         titles = [f"p_{name}" for name in names]
     return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
-
-
-def summaries(table: pd.DataFrame, weights: np.ndarray, split: str = "test") -> dict[str, dict[str, float]]:
-    """Summary of every measure over the clients of `scores_by_client`, with weights [K]; see `summarize`."""
-    measures = {m: better for m, better in HIGHER_IS_BETTER.items() if f"{split}_{m}" in table}
-    n_scored = table[f"n_{split}"].to_numpy()
-    found = {m: summarize(table[f"{split}_{m}"].to_numpy(), weights, n_scored, b) for m, b in measures.items()}
-    return {measure: sums for measure, sums in found.items() if sums}
 
 
 def print_scores(title: str, scores: Mapping[str, Mapping[str, float]]) -> None:
