@@ -87,7 +87,8 @@ def test_all_that_users_read_is_in_the_units_of_y(kind: Any, noise_scale: float 
     assert metrics["test/mse"] < 0.1 * SALES.var()
     trainer.save_checkpoint(tmp_path / "model.ckpt")
     again = load(tmp_path / "model.ckpt")
-    [steps] = trainer.predict(model, data)
+    predicted: Any = trainer.predict(model, data)
+    [steps] = predicted
     table = model.clients.set_index("id")
     for name in ("shop 0", "shop 5"):
         test = (client_of == name) & (split_of == 2)
@@ -121,7 +122,7 @@ def test_commands_speak_the_units_of_y(tmp_path: Path) -> None:
     for name in ("shop 0", "shop 1"):
         mine = client_of == name
         assert_allclose(mean[mine], model.client(name).predict(X[mine])[:, 0], rtol=1e-5)
-        assert_allclose(scores.loc[name, "test_mse"], ((mean - SALES)[mine] ** 2).mean(), rtol=1e-4)
+        assert_allclose(scores.test_mse[name], ((mean - SALES)[mine] ** 2).mean(), rtol=1e-4)
 
 
 def test_a_model_of_before_serves_as_before_and_does_not_go_on_in_other_units(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats import files_in, reading
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.splits import HoldOut, Splitting
+from fedem_lightning.data.own_splits import OwnSplitting
+from fedem_lightning.data.splits import HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.settings.check import grouped
@@ -45,7 +46,7 @@ class PFLlibDataModule(FederatedDataModule):
         require(path is not None, "path: expected a folder, e.g. path=PFLlib/dataset/MNIST")
         folder = Path(str(path)).expanduser()
         own = read_pfllib(folder)
-        splitting = Splitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
+        splitting = OwnSplitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
         if val_fraction > 0:
             train = np.flatnonzero(own.split == 0)
             own.split[train] = splitting.split(np.unique(own.client[train], return_inverse=True)[1])

@@ -92,9 +92,9 @@ class OwnSplitting(Splitting):
     def _drawn(self, client: np.ndarray, keys: np.ndarray, kind: str) -> np.ndarray:
         """The split by classes or groups `keys`, int [n], client by client."""
         codes = np.zeros(len(client), dtype=np.int8)
-        for t, rows in pd.Series(client).groupby(client).indices.items():
+        for rows in pd.Series(client).groupby(client).indices.values():
             n = len(rows) if kind == "stratified" else len(np.unique(keys[rows]))
-            rng = generator(self.seed, Purpose.SPLIT, int(t) + 1)
+            rng = generator(self.seed, Purpose.SPLIT, int(client[rows[0]]) + 1)
             for code in (2, 1):
                 size = int(np.floor(n * self.fractions[code] + 1e-9))
                 if kind == "group" and self.fractions[code] > 0:
