@@ -14,6 +14,7 @@ from helpers.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
 SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
+FILES = ("my_ditto.py", "test_my_ditto.py", "my_fedrep.py", "test_my_fedrep.py")
 pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in a checkout")
 
 
@@ -26,15 +27,13 @@ def blocks(language: str) -> list[str]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder that the document describes."""
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
-    method, checks = blocks("python")
     (settings,) = blocks("yaml")
-    files = {"my_ditto.py": method, "test_my_ditto.py": checks, "conf/algorithm/my_ditto.yaml": settings}
-    for name, text in files.items():
+    for name, text in [*zip(FILES, blocks("python"), strict=True), ("conf/algorithm/my_ditto.yaml", settings)]:
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("my_ditto", "test_my_ditto"):
-        sys.modules.pop(name, None)
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
 
 
 def commands() -> list[list[str]]:
@@ -56,9 +55,10 @@ def test_the_rate_of_a_method_from_outside(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's, of a Trainer whose loggers a user left alone
-def test_the_checks_of_a_method_from_outside(project: Path) -> None:
-    checks = importlib.import_module("test_my_ditto")
+@pytest.mark.parametrize(("file", "n_tests"), [("test_my_ditto", 5), ("test_my_fedrep", 2)])
+def test_the_checks_of_a_method_from_outside(file: str, n_tests: int, project: Path) -> None:
+    checks = importlib.import_module(file)
     names = [name for name in dir(checks) if name.startswith("test_")]
-    assert len(names) == 5
+    assert len(names) == n_tests
     for name in names:
         getattr(checks, name)()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedem_lightning import AFL, FedAvg, FedEM, Local, PFedMe
+from fedem_lightning import AFL, FedAvg, FedEM, FedPer, FedRep, Linear, Local, PFedMe, UserError
 from fedem_lightning.aggregation import Sent
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.testing import check_algorithm
@@ -14,10 +14,25 @@ ALL = ["check_training", "check_engines", "check_order", "check_state", "check_r
 ALL += ["check_sampling", "check_unseen"]
 
 
-@pytest.mark.parametrize("kind", [FedEM, Local, PFedMe])
-def test_methods_of_the_package_pass(kind: Any) -> None:
-    options: dict[str, Any] = {"penalty": 2.0, "outer_lr": 0.2} if kind is PFedMe else {}
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedEM, {}),
+        (PFedMe, {"penalty": 2.0, "outer_lr": 0.2}),
+        (FedPer, {}),  # it needs a body and a head
+        (
+            FedRep,
+            {"backbone": lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))},
+        ),
+    ],
+)
+def test_methods_of_the_package_pass(kind: Any, options: dict[str, Any]) -> None:
     assert check_algorithm(kind, **options) == ALL
+
+
+def test_the_backbone_is_the_one_given() -> None:
+    with pytest.raises(UserError, match="^head: the last layer is all that trains"):
+        check_algorithm(FedPer, backbone=Linear((4,), 2))
 
 
 def test_what_a_method_is_not_defined_for_is_left_out() -> None:

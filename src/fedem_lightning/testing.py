@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.backbones import Linear
+from fedem_lightning.backbones import MLP
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.models.components import Backbone
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,16 @@ class Case:
     """An algorithm to check: its class and its options."""
 
     kind: type[FederatedAlgorithm]
+    backbone: Backbone | None
     options: dict[str, Any]
 
     def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
-        """The method with one linear layer, whose initial values are always the same."""
+        """The method with networks whose initial values are always the same."""
         torch.manual_seed(0)
         sgd = ClientSGD(lr=0.3, momentum=0.9)
         defaults: dict[str, Any] = {"batch_size": 4, "client_optimizer": sgd}
         made = {**defaults, **copy.deepcopy(self.options), **options}
-        return self.kind(Linear(data.in_shape, data.n_outputs), data.n_clients, **made)
+        return self.kind(self.backbone or MLP(data.in_shape, data.n_outputs, [5]), data.n_clients, **made)
 
     def trained(self, data: FederatedDataModule, rounds: int = 2, **options: Any) -> FederatedAlgorithm:
         """The method after training for some rounds."""
@@ -47,12 +49,19 @@ class Case:
 
 
 def check_algorithm(
-    kind: type[FederatedAlgorithm], *, samples_clients: bool = True, serves_unseen: bool = True, **options: Any
+    kind: type[FederatedAlgorithm],
+    *,
+    backbone: Backbone | None = None,
+    samples_clients: bool = True,
+    serves_unseen: bool = True,
+    **options: Any,
 ) -> list[str]:
     """Checks the common properties of all algorithms for one method, on a tiny federation, in float64.
 
     Args:
         kind: class of the method.
+        backbone: a network for samples of 4 features and 2 classes, or a function that makes one; None: a hidden layer
+            of 5 units, the body, and a linear layer, the head.
         samples_clients: whether a round may leave clients out.
         serves_unseen: whether unseen clients get a model.
         options: options of the class.
@@ -68,7 +77,7 @@ def check_algorithm(
     checks += [check_sampling] if samples_clients else []
     checks += [check_unseen] if serves_unseen else []
     for check in checks:
-        check(Case(kind, options))
+        check(Case(kind, backbone, options))
     return [check.__name__ for check in checks]
 
 
