@@ -40,7 +40,7 @@ def test_the_default_is_six_columns_a_page_a_table_and_four_figures(
     out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["FedEM"])
-    assert " ".join(row) == "FedEM 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 77.0 ± 7.07 0.5"
+    assert " ".join(row) == "FedEM 75.0 ± 7.07 74.7 65.0 ± 7.07 0.0133 77.0 ± 7.07"
     assert "more columns, by --columns NAME ...: seeds, rounds, difference_weighted, pooled, " in out
     figures = ("curves", "seeds", "clients", "mixture")
     expected = {"report.html", "report.csv", "report.tex", *(f"{f}.{k}" for f in figures for k in ("pdf", "png"))}
@@ -58,6 +58,30 @@ def test_the_default_is_six_columns_a_page_a_table_and_four_figures(
         [2, 74.7, np.log(2) / 2]
     )
     assert r"FedEM & 75.0 $\pm$ 7.07 & 74.7 & 65.0 $\pm$ 7.07 & 0.0133 &" in (tmp_path / "out/report.tex").read_text()
+
+
+def test_a_method_has_its_title_and_colour_everywhere_and_notes_are_comments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"algorithm.title": "My Method", "algorithm.color": "#123456"}
+    for seed in (0, 1):
+        make_run(tmp_path / "runs" / f"m{seed}", 0.7, "mine", seed, config=own)
+        make_run(tmp_path / "runs" / f"a{seed}", 0.6 + seed / 10, "fedavg", seed)
+    out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out", "--intervals")
+    assert (code, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "FedAvg 65.0 ± 7.07 1.5 to 128.5 55.0 ± 7.07 2 67.0 ± 7.07" in lines
+    assert "My Method 70.0 ± 0.00 70.0 to 70.0 60.0 ± 0.00 2 72.0 ± 0.00" in lines
+    table = pd.read_csv(tmp_path / "out" / "report.csv").set_index("title")
+    half = stats.t.ppf(0.975, 1) * stats.sem([60, 70])
+    assert table.interval.to_dict() == pytest.approx({"My Method": 0, "FedAvg": half})
+    latex = (tmp_path / "out" / "report.tex").read_text()
+    assert "algorithm & test, weighted & 95 \\% interval &" in latex
+    assert "My Method & 70.0 $\\pm$ 0.00 & 70.0 to 70.0 &" in latex
+    assert "footnotesize" not in latex
+    assert re.search(r"^% fewer than 5 evaluations, .*: FedAvg \(2\), My Method \(2\)$", latex, re.MULTILINE)
+    assert not re.search("^[^%]*fewer than", latex, re.MULTILINE)
+    assert "mine" not in latex
 
 
 def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

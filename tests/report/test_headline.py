@@ -27,9 +27,9 @@ def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:
     scores = {"fedem": [0.80, 0.82], "apfl": [0.79, 0.80], "fedavg": [0.70, 0.71], "local": [0.75, 0.76]}
     low, high = stats.ttest_1samp(np.array([1.0, 2.0]), 0).confidence_interval(0.95)
     assert sentence(tmp_path, scores) == (
-        "FedEM is best with a test accuracy of 81.0 ± 1.41 % (higher by 5.5 than Local's, by 10.5 than FedAvg's). "
-        f"FedEM's accuracy is higher by 1.5 than APFL's (95 % interval {low:.1f} to {high:.1f} over 2 seeds): more "
-        "seeds may reverse it."
+        "FedEM is best with a test accuracy of 81.0 ± 1.41 % (higher by 5.5 than with Local, by 10.5 than with FedAvg)."
+        f" The accuracy with FedEM is higher by 1.5 than with APFL (95 % interval {low:.1f} to {high:.1f} over 2 "
+        "seeds): more seeds may reverse it."
     )
 
 
@@ -38,9 +38,9 @@ def test_of_losses_the_lower_one_is_better_and_signs_agree(tmp_path: Path) -> No
     low, high = stats.ttest_1samp(np.array([0.1, 0.25]), 0).confidence_interval(0.95)
     assert low < 0 < high
     assert sentence(tmp_path, scores, measure="mse") == (
-        "Local is best with a test squared error of 0.375 ± 0.035 (lower by 0.575 than FedAvg's). "
-        f"Local's squared error is lower by 0.175 than FedEM's (95 % interval {low:.4g} to {high:.4g} over 2 seeds): "
-        "more seeds may reverse it."
+        "Local is best with a test squared error of 0.375 ± 0.035 (lower by 0.575 than with FedAvg). "
+        f"The squared error with Local is lower by 0.175 than with FedEM (95 % interval {low:.4g} to {high:.4g} over 2 "
+        "seeds): more seeds may reverse it."
     )
 
 
@@ -56,7 +56,7 @@ def test_of_losses_the_lower_one_is_better_and_signs_agree(tmp_path: Path) -> No
         (
             [0.8, 0.81, 0.83, 0.8, 0.82],
             [0.7, 0.71, 0.72, 0.7, 0.71],
-            "FedEM's accuracy is higher by 10.4 than FedAvg's, beyond chance.",
+            "The accuracy with FedEM is higher by 10.4 than with FedAvg, beyond chance.",
         ),
         ([float("nan")], [float("nan")], "No method has a finite test score."),
     ],
@@ -67,5 +67,5 @@ def test_how_sure_a_lead_is(fedem: list[float], fedavg: list[float], end: str, t
 
 def test_equal_rows_are_best_together(tmp_path: Path) -> None:
     assert sentence(tmp_path, {"fedem": [0.8], "apfl": [0.8], "local": [0.7]}) == (
-        "APFL and FedEM are best with the same test accuracy, 80.0 % (higher by 10.0 than Local's)."
+        "APFL and FedEM are best with the same test accuracy, 80.0 % (higher by 10.0 than with Local)."
     )

@@ -58,7 +58,7 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Pat
     )
     assert "paper: FedEM, table 2, beside FedAvg, FedEM" in table.notes
     assert "unseen" not in table.columns  # nothing fills it
-    assert table.shown() == ["weighted", "paper_weighted", "bottom_decile", "megabytes", "mean", "seconds"]
+    assert table.shown() == ["weighted", "paper_weighted", "bottom_decile", "megabytes", "mean"]
 
 
 def test_scores_that_are_not_finite_are_not_averaged_away(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_figures_have_the_methods_name_and_whole_numbers(
 ) -> None:
     pi = [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]
     folder = make_run(tmp_path / "run", algorithm=algorithm, dataset="cost $5, not $6", pi=pi)
-    results = {**json.loads((folder / "results.json").read_text()), "reference": {}}
+    results = {**json.loads((folder / "results.json").read_text()), "reference": {"bayes_accuracy": 0.9}}
     clients = pd.read_parquet(folder / "clients.parquet")
     draw_figures(folder, results, clients, {})
     assert drawn.keys() == {"accuracy_by_round", "mixture_weights", "accuracy_over_clients"}
@@ -71,6 +71,10 @@ def test_figures_have_the_methods_name_and_whole_numbers(
         extent = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
         assert extent.x0 > 0
         assert extent.x1 < figure.bbox.x1
+        for legend in figure.legends:
+            extent = legend.get_window_extent()
+            assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
+    assert drawn["accuracy_by_round"].axes[0].get_xlim() == (0, 4)
     heat = drawn["mixture_weights"].axes[0]
     assert ticks(heat.yaxis) == [0, 1, 2]
     assert all(t == round(t) for t in ticks(heat.xaxis) + ticks(drawn["accuracy_by_round"].axes[0].xaxis))

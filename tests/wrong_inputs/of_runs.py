@@ -107,6 +107,7 @@ ROWS = {
     "callbacks.checkpoint.every_n_rounds=0": "callbacks.checkpoint.every_n_rounds: expected a number greater than",
     "+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging": "WeightAveraging: it would average",
     "+callbacks.mine._target_=my.Own": "callbacks.mine._target_: cannot import my.Own",
+    "algorithm.color=nocolor": "algorithm.color: expected a colour of Matplotlib, such as teal or #117733, got",
     "trainer.max_epochs=many": "trainer.max_epochs: expected a valid integer, got 'many'",
     "trainer.accelerator=abacus": "trainer: You selected an invalid accelerator name:",
     "trainer.devices=99": "trainer.devices: 99 processes, but only 4 clients in a round",

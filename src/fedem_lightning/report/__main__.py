@@ -29,6 +29,9 @@ def _parser() -> argparse.ArgumentParser:
         "--columns", nargs="+", metavar="NAME", help="the columns to show, or all; default: the first six with numbers"
     )
     parser.add_argument(
+        "--intervals", action="store_true", help="also show Student's 95 %% interval of the test scores over seeds"
+    )
+    parser.add_argument(
         "--figures",
         nargs="+",
         metavar="NAME",

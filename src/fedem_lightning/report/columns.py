@@ -11,7 +11,7 @@ from fedem_lightning.report.groups import BASELINES
 
 FIRST = (
     *("weighted", "paper_weighted", "unseen", "bottom_decile", "worse_than_local", "learning_rate", "megabytes"),
-    *("val", "mean", "seconds"),
+    *("val", "mean"),
 )
 """The order of the columns that tables show unless the user names others: the first six of these that have numbers."""
 
@@ -87,6 +87,7 @@ def all_columns(percent: bool) -> dict[str, Column]:
         if score.published:
             columns[f"paper_{key}"] = Column(f"paper {title_of_sum(score.published)}", form, std)
             columns[f"difference_{key}"] = Column(f"{score.header}: difference", f"+{form}")
+    columns["interval"] = Column("95 % interval", form)
     columns |= _OTHERS
     for name in BASELINES:
         columns[f"worse_than_{name}"] = Column(f"worse than {name}, %", ".0f")

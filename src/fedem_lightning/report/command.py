@@ -43,7 +43,9 @@ def make_report(chosen: argparse.Namespace) -> None:
         check_free(chosen.out, ["report.html", "report.csv", "report.tex"], chosen.force)
     report = assemble(chosen.folders, papers)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
-    report.left_out += check_columns(chosen.columns, report.tables)
+    report.left_out += check_columns([*(chosen.columns or ()), *["interval"] * chosen.intervals], report.tables)
+    for table in report.tables:
+        table.intervals = chosen.intervals
     report.columns = chosen.columns
     settings = [table.setting for table in report.tables]
     report.pairs = compared(settings, chosen.compare) if chosen.compare else []
@@ -141,7 +143,7 @@ def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
 
 def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
     """The comparison of two rows line by line; gains are positive where `a` is better."""
-    yield Text(f"\n{shorten(setting.title)}: {a.label} against {b.label}, {setting.unit.replace(',', ' in')}", "bold")
+    yield Text(f"\n{shorten(setting.title)}: {a.name} against {b.name}, {setting.unit.replace(',', ' in')}", "bold")
     clients, withheld = compare_clients(a, b), doubts([a, b])
     if withheld:
         yield Text(f"withheld: {withheld}; the lines below the table say what mends it")
@@ -150,7 +152,7 @@ def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
         return
     more = "higher" if setting.sign > 0 else "lower"
-    yield Text(f"a gain is positive where the score of {a.label} is {more}")
+    yield Text(f"a gain is positive where the score with {a.name} is {more}")
     yield from map(Text, _in_words(clients))
     yield Text("compare.csv of --out has every client", style="dim")
 

@@ -85,5 +85,7 @@ def unknown_line(setting: Setting) -> list[str]:
                 one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None
             }
             why[" and ".join(sorted(reasons))].append(shorten(group.name))
+    if [len(names) for names in why.values()] == [len(setting.groups)]:
+        return [f"whether training had ended is not known of any row ({next(iter(why))})"]
     rows = ", ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
     return [f"whether training had ended is not known of {rows}"] if rows else []

@@ -11,11 +11,11 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import is_color_like, to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from fedem_lightning.report.groups import BASELINES, Setting
-from fedem_lightning.run.figures import PALETTE, drawn_text
+from fedem_lightning.run.figures import PALETTE, drawn_text, legend_below
 from fedem_lightning.run.figures import STYLE as RUNS_STYLE
 
 FIRST = ("fedem", *reversed(BASELINES))
@@ -34,18 +34,19 @@ Looks = dict[str, dict[str, Any]]
 def looks(settings: Iterable[Setting]) -> Looks:
     """The look of every row, which is the same in all figures of a report.
 
-    Each method has a colour, and after eight methods another line. Rows of one method share its colour, in other
-    shades and lines. FedEM's lines are wide.
+    Each method has a colour, its own if its file has `color`, and after eight methods another line. Rows of one method
+    share its colour, in other shades and lines. FedEM's lines are wide.
     """
-    rows: dict[str, dict[str, None]] = {}  # algorithm -> labels
+    rows: dict[str, dict[str, Any]] = {}  # algorithm -> own colour by label
     for group in (group for setting in settings for group in setting.groups):
-        rows.setdefault(group.algorithm, {})[group.label] = None
+        rows.setdefault(group.algorithm, {})[group.label] = group.runs[0].config.get("algorithm.color")
     found = {}
     for slot, algorithm in enumerate([*FIRST, *sorted(set(rows) - set(FIRST))]):
         labels = rows.get(algorithm, {})
-        for i, label in enumerate(labels):
+        for i, (label, own) in enumerate(labels.items()):
             white = 0.55 * i / len(labels)  # a share of it makes another shade
-            red, green, blue = (c + white * (1 - c) for c in to_rgb(PALETTE[slot % len(PALETTE)]))
+            colour = own if isinstance(own, str) and is_color_like(own) else PALETTE[slot % len(PALETTE)]
+            red, green, blue = (c + white * (1 - c) for c in to_rgb(colour))
             line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
             width = 2.4 if algorithm == FIRST[0] else 1.3
             found[label] = {"color": to_hex((red, green, blue)), "linestyle": line, "linewidth": width}
@@ -97,7 +98,7 @@ def with_panels(
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title(drawn_text(panel, 60), fontsize=9)
         draw(axes)
-    _legend(figure)
+    legend_below(figure)
     return Drawn(name, title, caption, figure)
 
 
@@ -106,16 +107,3 @@ def draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look: 
     axes.plot(x, scores["mean"], label=label, **look)
     if not scores["min"].equals(scores["max"]):
         axes.fill_between(x, scores["min"], scores["max"], color=look["color"], alpha=0.1, lw=0)
-
-
-def _legend(figure: Figure) -> None:
-    """Draws one legend for all panels below them, where it hides nothing; the figure grows by its height."""
-    found = {
-        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    if not found:
-        return
-    widest = max(map(len, found)) + 6  # a line and spaces are as long as six letters, of which an inch has 14
-    columns = max(1, min(len(found), int(14 * figure.get_figwidth() / widest)))
-    figure.set_figheight(figure.get_figheight() + 0.19 * ceil(len(found) / columns) + 0.1)
-    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
-from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.drawing import FIRST, HEIGHT, STYLE, Drawn, Looks, draw_over_seeds, looks, with_panels
@@ -16,7 +15,7 @@ from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.gains_by_client import CHANCE_LEVEL, compare_clients, t_interval
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.scores_table import Table
-from fedem_lightning.run.figures import GROUPS_SHOWN, drawn_text, heat_map
+from fedem_lightning.run.figures import GROUPS_SHOWN, by_round_axis, drawn_text, heat_map
 
 DEFAULT = ("curves", "seeds", "clients", "mixture")
 _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up and down"}
@@ -24,6 +23,8 @@ _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up a
 _MOST_ROWS = 6
 """Rows whose mixture weights are drawn."""
 _PERCENTILES = np.arange(1, 101)
+_NAME = 200
+"""Letters of a row's name in a legend, which breaks it into lines."""
 
 
 def figures_of(
@@ -73,7 +74,7 @@ def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str = "round
 
 def _draw_curves(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) -> None:
     for i, group in enumerate(setting.groups):
-        points, look, label = _over_seeds(group, x), looks[group.label], drawn_text(group.name, 44)
+        points, look, label = _over_seeds(group, x), looks[group.label], drawn_text(group.name, _NAME)
         if points is None:
             continue
         if x == "megabytes" and not points["x"].any():  # sends nothing: its last score is a level
@@ -87,7 +88,7 @@ def _draw_curves(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) 
         axes.axhline(100 * np.mean(best), color="black", linewidth=0.8, linestyle=":", label="Bayes")
     axes.set(xlabel=axis, ylabel=f"test {setting.unit}, weighted")
     if x == "round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        by_round_axis(axes, max(run.results["rounds"] for run in setting.runs))
 
 
 def _over_seeds(group: Group, x: str) -> pd.DataFrame | None:
@@ -143,7 +144,7 @@ def _draw_percentiles(axes: Axes, setting: Setting, looks: Looks) -> None:
     for group in setting.groups:
         if quantiles := _quantiles(group):
             points = pd.DataFrame(quantiles).agg(["mean", "min", "max"]).T
-            draw_over_seeds(axes, _PERCENTILES, points, drawn_text(group.name, 44), looks[group.label])
+            draw_over_seeds(axes, _PERCENTILES, points, drawn_text(group.name, _NAME), looks[group.label])
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
 
 

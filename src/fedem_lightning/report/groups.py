@@ -10,7 +10,15 @@ from typing import Any
 from fedem_lightning.errors import one_line
 from fedem_lightning.records import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.settings.keys import OF_SETTING, PASSED_ON, WITHOUT_EFFECT, method_title, short, three_digits
+from fedem_lightning.settings.keys import (
+    LOOKS,
+    OF_SETTING,
+    PASSED_ON,
+    WITHOUT_EFFECT,
+    method_title,
+    short,
+    three_digits,
+)
 
 _ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
 _ALGORITHMS += ["mocha", "fedem", "d_fedem"]
@@ -20,7 +28,7 @@ _DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthet
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
-_WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, "seed", "algorithm.title"}
+_WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, *LOOKS, "seed"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
 _OF_SETTING = set(OF_SETTING)
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")

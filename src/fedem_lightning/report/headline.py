@@ -28,7 +28,7 @@ def in_a_sentence(table: Table) -> str:
     equal = [group for group in known if _are_equal(table, best, group)]
     names = " and ".join(sorted(shorten(group.name) for group in equal))
     others = [group for group in known if group not in equal]
-    gains = [f"{_gain(table, best, g)} than {shorten(g.name)}'s" for g in _first_baselines(others)]
+    gains = [f"{_gain(table, best, g)} than with {shorten(g.name)}" for g in _first_baselines(others)]
     in_brackets = f" ({', '.join(gains)})".replace(f", {_more(table)}", ",") if gains else ""
     if len(equal) > 1:
         score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
@@ -67,7 +67,7 @@ def _first_baselines(groups: list[Group]) -> list[Group]:
 def _lead(table: Table, a: Group, b: Group) -> str:
     """By how much a row is better than another one, and whether more seeds may overturn that."""
     scores, show = table.seeds["weighted"].unstack("row"), table.columns["weighted"].show
-    lead = f"{shorten(a.name)}'s {_measure(table)[0]} is {_gain(table, a, b)} than {shorten(b.name)}'s"
+    lead = f"The {_measure(table)[0]} with {shorten(a.name)} is {_gain(table, a, b)} than with {shorten(b.name)}"
     if table.is_bold(a, "weighted"):
         return f"{lead}, beyond chance."
     gains = table.setting.sign * (scores[a.label] - scores[b.label]).dropna().to_numpy()

@@ -57,7 +57,7 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
             line: dict[str, Any] = {"dataset": setting.dataset, "setting": setting.title, "backbone": setting.backbone}
             line |= {"algorithm": group.algorithm, "row": group.label} | setting.values | group.values
             line = {key: v if isinstance(v, (int, float)) else cell_text(as_typed(v)) for key, v in line.items()}
-            line["finished"] = finished(group)
+            line |= {"title": cell_text(group.name), "finished": finished(group)}
             for key in table.columns:
                 std = table.std.get(key, {}).get(group.label)
                 line |= {key: table.value(group, key), f"{key}_std": std}
@@ -87,7 +87,7 @@ def latex_text(text: str) -> str:
 
 
 def latex_table(table: Table, shown: Sequence[str]) -> str:
-    """The table for a document that loads booktabs."""
+    """The table for a document that loads booktabs; what makes it less sure stands below it in comments."""
     rows = []
     for group in table.setting.groups:
         cells = [(latex_number(table.text(group, key)), table.is_bold(group, key)) for key in shown]
@@ -100,13 +100,12 @@ def latex_table(table: Table, shown: Sequence[str]) -> str:
         environment="table*",
         caption=latex_text(table.title),
     )
-    notes = [rf"\par\smallskip {{\footnotesize {latex_text(note)}}}" for note in [*table.notes, *table.warnings]]
-    return text.replace(r"\end{table*}", "\n".join([*notes, r"\end{table*}"]))
+    return text + "".join(f"% {one_line(note)}\n" for note in [*table.notes, *table.warnings])
 
 
 def latex_number(text: str) -> str:
     """A number as the tables show it; a missing one is a dash, a minus sign is set as one."""
-    return "--" if text == "-" else re.sub("^-", "$-$", latex_text(text))
+    return "--" if text == "-" else re.sub(r"(?<![^ ])-", "$-$", latex_text(text))
 
 
 def html_page(report: Report) -> str:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
 from fedem_lightning.report.doubts import MARK, UNFINISHED, doubt, finished, unchosen, unknown_line
-from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses, leaders
+from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses, leaders, t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
 from fedem_lightning.report.warning_lines import warning_lines
@@ -31,6 +32,7 @@ class Table:
         leaders: the label of the row that is best beyond chance, by key of the column.
         notes: lines below the table, such as sources.
         warnings: further lines, about what makes the table less sure.
+        intervals: whether the column of 95 % intervals is shown after the test scores.
 
     """
 
@@ -42,6 +44,7 @@ class Table:
     leaders: dict[str, str]
     notes: list[str]
     warnings: list[str]
+    intervals: bool = False
 
     @property
     def title(self) -> str:
@@ -52,8 +55,12 @@ class Table:
     def shown(self, names: Sequence[str] | None = None) -> list[str]:
         """The keys of the columns to show: the first six, all of them (`["all"]`), or those named that have numbers."""
         if names is None:
-            return [key for key in FIRST if key in self.columns][:_N_SHOWN]
-        return [key for key in (self.columns if "all" in names else names) if key in self.columns]
+            keys = [key for key in FIRST if key in self.columns][:_N_SHOWN]
+        else:
+            keys = [key for key in (self.columns if "all" in names else names) if key in self.columns]
+        if self.intervals and "interval" in self.columns and "interval" not in keys:
+            keys.insert(keys.index("weighted") + 1 if "weighted" in keys else 0, "interval")
+        return keys
 
     def value(self, group: Group, key: str) -> float:
         """A row's mean; NaN without one."""
@@ -61,6 +68,9 @@ class Table:
 
     def text(self, group: Group, key: str) -> str:
         """A cell as readers see it."""
+        if key == "interval" and math.isfinite(reach := self.value(group, key)):
+            middle, show = self.value(group, "weighted"), self.columns[key].show
+            return f"{show(middle - reach)} to {show(middle + reach)}"
         text = self.columns[key].show(self.value(group, key), self.std.get(key, {}).get(group.label, math.nan))
         return text + MARK if key == "learning_rate" and unchosen(group) else text
 
@@ -85,6 +95,9 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
     mean: _Values = by_row.mean().where(complete).to_dict()  # type: ignore[assignment]
     std: _Values = by_row.std(ddof=1).where(complete).to_dict()  # type: ignore[assignment]
     mean["seeds"] = {group.label: float(len(group.runs)) for group in setting.groups}
+    if "weighted" in seeds:  # the half of Student's interval of the mean over seeds
+        found = {label: scores.to_numpy() for label, scores in seeds["weighted"].groupby(level="row")}
+        mean["interval"] = {k: np.ptp(t_interval(v)) / 2 for k, v in found.items() if len(v) > 1}
     sources = _add_published(setting, papers, mean, std)
     columns = all_columns(setting.measure[1] == 100)
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}

@@ -24,6 +24,7 @@ from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run.devices import on_cpu, pick_accelerator
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
+from fedem_lightning.settings.keys import LOOKS
 
 
 def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDataModule:
@@ -46,7 +47,8 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
             if key in network and network[key] is None:
                 value = getattr(data, key)
                 network[key] = list(value) if isinstance(value, tuple) else value
-        method.pop("title", None)  # of figures and tables
+        for key in LOOKS:
+            method.pop(key.removeprefix("algorithm."), None)
     optional = ("adaptation", "aggregation", "compression", "faults")
     model: FederatedAlgorithm = instantiate(
         method,

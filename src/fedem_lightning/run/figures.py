@@ -76,6 +76,24 @@ def _broken(text: str) -> list[str]:
     return textwrap.wrap(line if len(line) <= 120 else f"{line[:119]}…", _TITLE_LETTERS)
 
 
+def legend_below(figure: Figure) -> None:
+    """Draws one legend for all axes below them, whole and in columns that fit; the figure grows by its height."""
+    found = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if not found:
+        return
+    width = figure.get_figwidth()
+    labels = [textwrap.fill(label, int(14 * width) - 6) for label in found]  # an inch has about 14 letters
+    for columns in range(min(len(found), max(1, int(2 * width))), 0, -1):
+        legend = figure.legend(list(found.values()), labels, loc="outside lower center", ncols=columns)
+        extent = legend.get_window_extent()
+        if extent.width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
+
+
 def _axes(height: float = HEIGHT) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots()
@@ -91,15 +109,21 @@ def _by_round(folder: Path, results: dict[str, Any], measure: str) -> Figure | N
     for split, (label, colour, line) in _SPLITS.items():
         if (column := f"{split}/{measure}") in curves:
             points = curves[["round", column]].dropna()
-            marker = "o" if len(points) == 1 else ""  # a line would not be seen
-            axes.plot(points["round"], factor * points[column], color=colour, ls=line, marker=marker, label=label)
+            look: Any = {"marker": "o", "clip_on": False} if len(points) == 1 else {}  # a line would not be seen
+            axes.plot(points["round"], factor * points[column], color=colour, ls=line, label=label, **look)
     if "bayes_accuracy" in results["reference"] and measure == "accuracy":
         ceiling = 100 * results["reference"]["bayes_accuracy"]
         axes.axhline(ceiling, color="black", linewidth=0.8, linestyle=":", label=f"Bayes ceiling {ceiling:.1f} %")
     axes.set(xlabel="communication round", ylabel=f"{unit}, seen clients, weighted")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=3)
+    by_round_axis(axes, results["rounds"])
+    legend_below(figure)
     return figure
+
+
+def by_round_axis(axes: Axes, rounds: int) -> None:
+    """Makes the x-axis that of communication rounds, in whole numbers up to the last one."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0, rounds or None)
 
 
 def _over_clients(clients: pd.DataFrame, measure: str) -> Figure | None:
@@ -117,7 +141,7 @@ def _over_clients(clients: pd.DataFrame, measure: str) -> Figure | None:
     worst_tenth = 10 if HIGHER_IS_BETTER[measure] else 90
     axes.axhline(worst_tenth, color="black", linewidth=0.8, linestyle=":", label="worst tenth")
     axes.set(xlabel=f"a client's test {unit}", ylabel="clients at or below, %", ylim=(0, 101))
-    figure.legend(loc="outside lower center", ncols=3)
+    legend_below(figure)
     return figure
 
 

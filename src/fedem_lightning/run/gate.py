@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import MinLen
 from hydra.utils import instantiate
+from matplotlib.colors import is_color_like
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.algorithms.start import Initialization
@@ -21,7 +22,7 @@ from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
 from fedem_lightning.errors import UserError, given, one_line, require
 from fedem_lightning.run.failures import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
-from fedem_lightning.settings.keys import GROUPS, HANDED, NAMED, NEEDED, flatten, shipped
+from fedem_lightning.settings.keys import GROUPS, HANDED, LOOKS, NAMED, NEEDED, flatten, shipped
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
 from fedem_lightning.topology import Weights
 
@@ -67,6 +68,11 @@ def check_configuration(config: DictConfig) -> None:
         require(key in known, f"{key}: no such key{meant}")
         if key.startswith("learning_rates."):
             AllowedValues(Positive | None).check(key, value)
+    colour = (values.get("algorithm") or {}).get("color")
+    known_colour = colour is None or (isinstance(colour, str) and is_color_like(colour))
+    require(
+        known_colour, f"algorithm.color: expected a colour of Matplotlib, such as teal or #117733, got {given(colour)}"
+    )
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
         near = difflib.get_close_matches(str(key), [*_OWN, *GROUPS, "experiment"], n=1)
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
@@ -99,7 +105,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
     known = takes.known | {name: AllowedValues(hint) for name, hint in (TRAINER if key == "trainer" else {}).items()}
     for name, value in part.items():
         path = f"{key}.{name}"
-        if name.startswith("_") or (key == "backbone" and value is None) or path == "algorithm.title":
+        if name.startswith("_") or (key == "backbone" and value is None) or path in LOOKS:
             continue  # a null of the backbone's is for the data to say
         near = difflib.get_close_matches(name, known.keys() - {*handed}, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""

@@ -41,8 +41,10 @@ PASSED_ON = (
 """They change the results through keys of the algorithm, where reports see it."""
 UNCHOSEN = (None, "other_data")
 """What results.json says under `chosen_by` of a learning rate that nobody has chosen for a run's data."""
+LOOKS = ("algorithm.title", "algorithm.color")
+"""Of a method in tables and figures."""
 MAY_CHANGE = (
-    *("trainer", "callbacks", "logger", "algorithm.title", "scores", *FINDS_RUN),
+    *("trainer", "callbacks", "logger", "scores", *LOOKS, *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
 )
 """A resumed run may have other values of them."""
