@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
 
 from fedem_lightning import FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
 from fedem_lightning.tasks import Classification
@@ -50,19 +49,6 @@ def test_pieces_put_together_are_the_block() -> None:
     assert torch.equal(torch.cat([p.owner for p in pieces]), block.owner)
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"), [((6, 28, 28), (1, 28, 28)), ((6, 32, 30, 3), (3, 32, 30)), ((6, 5), (5,))]
-)
-def test_bytes_are_images(shape: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    x = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
-    data = FederatedDataModule.from_arrays(x, np.arange(6) % 2, np.zeros(6, int), fractions=(1, 0, 0))
-    assert data.in_shape == expected
-    assert stored(data.federation).x.dtype == torch.uint8
-    block = data.federation.block(torch.tensor([0]), "train")
-    found, image = block.x(torch.float64).numpy(), x[block.index] / 255
-    assert_allclose(found, np.moveaxis(image, -1, 1) if len(shape) == 4 else image.reshape(found.shape))
-
-
 def test_consecutive_samples_are_not_copied() -> None:
     data = SyntheticMixture(n_clients=3, dimension=4, test_size=5)
     block = data.federation.block(torch.arange(3), "test")
@@ -89,10 +75,8 @@ GOOD: dict[str, Any] = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "cli
     [
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int), "client": np.zeros(0, int)}, "x: expected at least one sample"),
         ({"y": np.array([0, 1, 7, 0]), "n_classes": 3}, "y: label 7 at sample 2 is outside the 3 classes 0..2"),
-        ({"y": np.array([0, -1, 1, 0])}, "y: label -1 at sample 1 is outside"),
         ({"n_classes": 1}, "n_classes: expected "),
         ({"client": np.array([0.5, 1, 1, 0])}, "client: expected whole numbers or strings"),
-        ({"split": np.array([0, 0, 1, 2])}, "client 1 has no training sample"),
         ({"domain": np.array([0, 1, 1])}, r"domain: expected shape \(4,\)"),
         ({"domain": np.array([0, 1, 1, 0.5])}, "domain: expected whole numbers or strings"),
         ({"label_smoothing": 1.0}, "label_smoothing: expected "),

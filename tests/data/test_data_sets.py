@@ -25,7 +25,7 @@ from fedem_lightning.data.describe import describe, label_counts
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.text import split_in_order, window_starts
 from fedem_lightning.engine.base import Engine
-from fedem_lightning.tasks import Classification, Regression
+from fedem_lightning.tasks import Classification
 from helpers.federations import split_of, stored, train
 
 RNG = np.random.default_rng(0)
@@ -226,25 +226,6 @@ def test_windows_stay_within_client_piece_and_split() -> None:
     assert strided[:3].tolist() == [0, 3, 10]  # counted anew in every run
 
 
-def test_a_sequence_has_the_sum_of_its_losses_and_the_mean_of_its_scores() -> None:
-    task, rng = Classification(5, n_targets=7), np.random.default_rng(0)
-    logits, y = rng.normal(size=(3, 7, 5)), rng.integers(5, size=(3, 7))
-    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    picked = np.take_along_axis(log_p, y[..., None], axis=-1)[..., 0]
-    outputs, targets = torch.from_numpy(logits), torch.from_numpy(y)
-    assert_allclose(task.losses(outputs, targets), -picked.sum(axis=1))
-    scores = task.scores(task.predict(outputs), targets)
-    assert_allclose(scores["loss"], -picked.mean(axis=1))
-    assert_allclose(scores["accuracy"], (log_p.argmax(-1) == y).mean(axis=1))
-    pi = rng.dirichlet(np.ones(2), size=3)
-    two = rng.normal(size=(2, 3, 7, 5))
-    p = np.exp(two) / np.exp(two).sum(axis=-1, keepdims=True)
-    mixed = task.mix(torch.from_numpy(np.log(p)), torch.from_numpy(pi))
-    assert_allclose(mixed.exp(), np.einsum("nm,mnly->nly", pi, p))
-    weighted = Classification(5, 7, class_weights=(1.0, 2.0, 3.0, 4.0, 5.0))
-    assert_allclose(weighted.losses(outputs, targets), -(picked * (y + 1)).sum(axis=1))
-
-
 @pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
 def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -> None:
     data = TextDataModule(play, window=8, stride=2, seed=0)
@@ -282,18 +263,6 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -
         assert_allclose(found, expected[m], rtol=1e-9, atol=1e-12)
     for t in range(2):
         assert_allclose(model.pi[t], q[:, block.owner == t].mean(dim=1), rtol=1e-9)
-
-
-# --- regression and binary labels -------------------------------------------------------------------------------------
-
-
-def test_regression_equations() -> None:
-    task, rng = Regression(2, noise_scale=0.5), np.random.default_rng(0)
-    h, y, pi = rng.normal(size=(3, 4, 2)), rng.normal(size=(4, 2)), rng.dirichlet(np.ones(3), size=4)
-    assert_allclose(task.losses(torch.from_numpy(h[0]), torch.from_numpy(y)), ((h[0] - y) ** 2).sum(1) / (2 * 0.25))
-    mixed = task.mix(torch.from_numpy(h), torch.from_numpy(pi))
-    assert_allclose(mixed, np.einsum("nm,mnk->nk", pi, h))
-    assert_allclose(task.scores(mixed, torch.from_numpy(y))["mse"], ((mixed.numpy() - y) ** 2).mean(axis=1))
 
 
 # --- the data command -------------------------------------------------------------------------------------------------

@@ -68,9 +68,7 @@ WRAPS = [lambda z: z, lambda z: (z, 1), lambda z: {"loss": 0, "logits": z}, lamb
         ({"1": torch.ones(2), "0": torch.ones(2), "a": torch.ones(2)}, (2, ["a"])),
     ],
 )
-@pytest.mark.parametrize(
-    "wrap", [lambda z: z, lambda z: (z, 1), lambda z: {"loss": 0, "logits": z}, lambda z: {"z": z}]
-)
+@pytest.mark.parametrize("wrap", WRAPS)
 def test_how_a_network_is_called(x: Any, seen: Any, wrap: Any) -> None:
     z = torch.arange(2.0)
     network = Calls(wrap(z))

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FedAvg, FederatedDataModule, Linear, UserError
-from fedem_lightning.adaptation import KNN
+from fedem_lightning import FederatedDataModule, UserError
 from fedem_lightning.data.describe import describe
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel
 from helpers.commands import call
-from helpers.federations import make_trainer, stored
+from helpers.federations import stored
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -147,18 +146,3 @@ def test_flipped_labels_leave_missing_ones_alone() -> None:
     index = data.splits["train"].positions(torch.arange(2))[0]
     expected = np.where(y[index] == -100, -100, 4 - y[index])
     np.testing.assert_array_equal(flipped.samples.labels(index), expected)
-
-
-def train_and_score(model: FedAvg, data: FederatedDataModule) -> None:
-    trainer = make_trainer(1)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
-
-
-@pytest.mark.parametrize("adaptation", [KNN()])
-def test_adaptations_that_need_a_class_refuse(adaptation: Any) -> None:
-    data = made(X, CODES % 2, "multilabel")
-    model = FedAvg(Linear(data.in_shape, data.n_outputs), data.n_clients, adaptation=adaptation)
-    with pytest.raises(UserError) as error:
-        train_and_score(model, data)
-    assert "\n" not in str(error.value)

@@ -134,23 +134,18 @@ def dealt_to(client: np.ndarray, n_clients: int) -> Partition:
 # --- shifts -----------------------------------------------------------------------------------------------------------
 
 
-def test_groups_are_rotated_by_quarter_turns() -> None:
+@pytest.mark.parametrize(
+    ("kind", "n_groups", "change"),
+    [("rotation", 4, np.rot90), ("inversion", 2, lambda image, group: 255 - image if group else image)],
+)
+def test_images_of_groups_are_rotated_by_quarter_turns_or_inverted(kind: Any, n_groups: int, change: Any) -> None:
     rng = np.random.default_rng(0)
     x, client = rng.integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
-    turned, y, group = Shift("rotation", 4).apply(x.copy(), Y[:80], dealt_to(client, 8), 20, seed=0)
-    assert np.bincount(group).tolist() == [2, 2, 2, 2]
+    found, y, group = Shift(kind, n_groups).apply(x.copy(), Y[:80], dealt_to(client, 8), 20, seed=0)
+    assert np.bincount(group).tolist() == [8 // n_groups] * n_groups
     assert np.array_equal(y, Y[:80])
     for i in range(80):
-        assert np.array_equal(turned[i], np.rot90(x[i], group[client[i]]))
-
-
-def test_the_second_group_is_inverted() -> None:
-    x, client = np.random.default_rng(0).integers(256, size=(80, 6, 6)).astype(np.uint8), np.arange(80) % 8
-    found, y, group = Shift("inversion", 2).apply(x.copy(), Y[:80], dealt_to(client, 8), 20, seed=0)
-    assert np.bincount(group).tolist() == [4, 4]
-    assert np.array_equal(y, Y[:80])
-    for i in range(80):
-        assert np.array_equal(found[i], 255 - x[i] if group[client[i]] else x[i])
+        assert np.array_equal(found[i], change(x[i], group[client[i]]))
 
 
 @pytest.mark.parametrize(("share", "sizes"), [(0.0, [20]), (0.3, [16, 2, 2]), (0.5, [14, 3, 3]), (1.0, [7, 7, 6])])

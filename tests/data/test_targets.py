@@ -9,7 +9,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from fedem_lightning import FedEM, Local, NpzDataModule, TorchDataModule, evaluate, load, load_clients, predict
+from fedem_lightning import (
+    FedEM,
+    Local,
+    NpzDataModule,
+    TableDataModule,
+    TorchDataModule,
+    evaluate,
+    load,
+    load_clients,
+    predict,
+)
 from fedem_lightning import FederatedDataModule as Arrays
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.data.schema import Schema
@@ -20,6 +30,7 @@ from helpers.federations import make_model, make_trainer, stored, train
 
 client_of, split_of = np.repeat([f"shop {t}" for t in range(8)], 50), np.tile([0, 0, 0, 1, 2], 80)
 X = np.random.default_rng(0).normal(size=(400, 3))
+PARTS = (split_of == 0, split_of > 0)
 RULES = np.array([[80.0, 50, 30], [80.0, -50, 30]])[np.repeat(np.arange(8), 50) % 2]
 SALES = 500 + (RULES * X).sum(axis=1) + np.random.default_rng(1).normal(0, 10, 400)  # deviation 100
 
@@ -70,11 +81,11 @@ def test_every_reader_standardises(tmp_path: Path) -> None:
     wanted = task_of(shops())
     np.savez(tmp_path / "shops.npz", x=X, y=SALES, client=client_of, split=split_of)
     assert task_of(NpzDataModule(tmp_path / "shops.npz", task="regression")) == wanted
-    parts = [
-        {c: (X[(client_of == c) & (split_of == k)], SALES[(client_of == c) & (split_of == k)]) for c in set(client_of)}
-        for k in (0, 2, 1)
-    ]
-    assert_allclose(task_of(TorchDataModule(*parts, task="regression")).scale, wanted.scale)
+    frame = pd.DataFrame(X).set_axis(["a", "b", "c"], axis=1).assign(client=client_of, y=SALES, part=split_of)
+    frame.to_parquet(tmp_path / "shops.parquet")
+    assert task_of(TableDataModule(tmp_path / "shops.parquet", "y", "client", split="part")) == wanted
+    train, test = ({c: (X[k & (client_of == c)], SALES[k & (client_of == c)]) for c in set(client_of)} for k in PARTS)
+    assert_allclose(task_of(TorchDataModule(train, test, task="regression")).scale, wanted.scale)
 
 
 @pytest.mark.parametrize("kind", [FedEM, Local])

@@ -8,18 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedem_lightning import UserError, load
-from fedem_lightning.data.schema import Schema
+from fedem_lightning import load
 from fedem_lightning.predict import main as predict
 from fedem_lightning.serving.model_files import write_clients
-from fedem_lightning.serving.rows import read_rows
-
-
-@pytest.fixture(scope="module")
-def schema(place: Path) -> Schema:
-    found = load(place / "fedem").schema
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +61,3 @@ def test_broken_files_of_clients_models(
     assert len(error) < 500
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "p.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": np.zeros((2, 0))}, "x: expected shape .n, 4. as in training"),
-        ({"x": np.full((2, 4), 1e300)}, "x: numbers too large for float32 in 2 samples, the first is number 0"),
-        ({"x": np.array([[{}] * 4] * 2)}, "DATA: .* as .npz without Python objects"),
-        ({"client": np.array(["a", "b\ud800"])}, "client: number 1, .* that no file can hold"),
-        ({"y": np.array([0, 10**9])}, "y: label 1000000000 at sample 1 is outside the . classes"),
-    ],
-)
-def test_broken_data(change: dict[str, Any], message: str, schema: Schema, tmp_path: Path) -> None:
-    arrays: dict[str, Any] = {"x": np.zeros((2, 4)), "client": np.array(["a", "b"]), "y": np.array([0, 1])}
-    np.savez(tmp_path / "d.npz", **{**arrays, **change})
-    with pytest.raises(UserError, match=message):
-        read_rows(tmp_path / "d.npz", schema, labelled=True)
