@@ -20,6 +20,7 @@ from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.settings.keys import choices
 from helpers.commands import CONFIG_DIR
 from helpers.encoders import save_encoder, save_texts
+from helpers.folders import save_images
 from helpers.pfllib import save_pfllib
 from helpers.runs import SMALL, composed_small, leave_undrawn, run_small
 
@@ -88,6 +89,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "images.npz", x=images, names=np.array(["f2100_1", "f0123_4", "f2599_0"]), **labels)
     np.savez(folder / "arrays.npz", x=images, domain=np.arange(30) % 2, **labels)
     save_pfllib(folder / "pfllib", images / 255, labels["y"], labels["client"], np.arange(30) < 20)
+    save_images(folder / "shops", {"north": ["cat", "dog"], "south": ["dog"]}, n=9, pixels=28)
     colour = rng.integers(256, size=(30, 32, 32, 3)).astype(np.uint8)
     np.savez(folder / "colour.npz", x=colour, y=np.arange(30) % 4, coarse=np.arange(30) % 2)
     text = np.frombuffer(b"To be. Or not to be? That is. " * 6, dtype=np.uint8)

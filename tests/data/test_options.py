@@ -12,6 +12,7 @@ from fedem_lightning import (
     DensityDataModule,
     Digits,
     FederatedDataModule,
+    FolderDataModule,
     ImageDataModule,
     NpzDataModule,
     PFLlibDataModule,
@@ -40,6 +41,7 @@ KEYWORDS: dict[Any, str] = {
     TableDataModule: f"{TABLE} {TASK} {OWN}",
     TorchDataModule: f"data test val client columns {TASK} {OWN}",
     PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
+    FolderDataModule: f"path size {TASK} {OWN}",
     FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {OWN}",
 }
 
@@ -59,7 +61,7 @@ def test_an_option_has_the_same_range_and_default_everywhere() -> None:
     groups: tuple[Any, ...] = (TaskOptions, Dealing, OwnSplitting, HoldOut, Shift)
     shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
     own: dict[Any, tuple[str, ...]] = {TableDataModule: ("task",), TextDataModule: ("n_clients",)}
-    folders = (PFLlibDataModule,)
+    folders = (FolderDataModule, PFLlibDataModule)
     own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
     for kind in (ImageDataModule, TextDataModule, *own_kinds):
         for name, setting in parameters(kind).known.items():

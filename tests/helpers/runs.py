@@ -95,6 +95,7 @@ SMALL = {  # what makes each data set small
     "npz": ["dataset.path={files}/arrays.npz"],
     "torch": ["dataset.data._target_=helpers.federations.torch_clients"],
     "hub": ["dataset.path={files}/texts.parquet", "dataset.label=y", "dataset.client=user"],
+    "folder": ["dataset.path={files}/shops"],
     "pfllib": ["dataset.path={files}/pfllib"],
     "table": ["dataset.path={files}/table.csv", "dataset.label=y", "dataset.client=hospital"],
     "femnist": ["dataset.path={files}/images.npz", "dataset.n_clients=3"],

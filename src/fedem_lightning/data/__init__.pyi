@@ -6,7 +6,7 @@ from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
 from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
-from .own_folders import PFLlibDataModule
+from .own_folders import FolderDataModule, PFLlibDataModule
 from .own_splits import OwnSplitting
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift
@@ -26,6 +26,7 @@ __all__ = [
     "Domains",
     "FederatedDataModule",
     "Federation",
+    "FolderDataModule",
     "HoldOut",
     "HubDataModule",
     "ImageDataModule",

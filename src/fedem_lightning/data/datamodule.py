@@ -165,6 +165,7 @@ class NpzDataModule(FederatedDataModule):
         missing = [name for name in needed if name not in arrays]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
         require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
-        found = {name: arrays.get(name) for name in OwnArrays._fields} | {"by": arrays[by[0]] if by else None}
+        found: dict[str, Any] = {name: arrays.get(name) for name in OwnArrays._fields}
+        found["by"] = arrays[by[0]] if by else None
         own = OwnArrays(**found)
         super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(path)}))

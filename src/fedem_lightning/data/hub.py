@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
+from fedem_lightning.data.class_names import class_names
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
@@ -80,7 +80,6 @@ class HubDataModule(FederatedDataModule):
         missing = [column for column in chosen if column not in data.column_names]
         require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
         require(len(data) > 0, "path: the data set has no rows")
-        classes = getattr(data.features[label], "names", None)
         if text is not None:
             x: Any = _tokens(data, text, tokenizer, max_length)
         else:
@@ -91,15 +90,12 @@ class HubDataModule(FederatedDataModule):
             codes = _column(data, split)
         elif len(parts) > 1:
             codes = np.repeat([SPLIT_NAMES[part] for part in parts], [len(part) for part in parts.values()])
-        if classes and task.n_classes is None:
-            task = replace(task, n_classes=len(classes))
-        notes: dict[str, Any] = {"classes": [str(one) for one in classes]} if classes else {}
-        if not isinstance(path, str | Path):
+        notes = {"source": str(path)} if isinstance(path, str | Path) else {}
+        if not notes:
             self.made_with["path"] = type(path).__name__  # it would keep the samples in memory twice
-        else:
-            notes["source"] = str(path)
         path = tokenizer = None  # Lightning compares arguments by ==
-        arrays = OwnArrays(x, _column(data, str(label)), owner, codes)
+        classes = class_names("path", data, [str(label)])
+        arrays = OwnArrays(x, _column(data, str(label)), owner, codes, classes=classes)
         if by is not None:
             arrays = arrays._replace(by=_column(data, by))
         super().__init__(checked_federation(arrays, task, dealing, splitting, notes))

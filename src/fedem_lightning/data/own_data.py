@@ -22,6 +22,7 @@ from fedem_lightning.data.arrays import (
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.labels import checked_labels, has_any, is_known
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import n_rows
@@ -86,6 +87,7 @@ class OwnArrays(NamedTuple):
     names: Any = None
     domain: Any = None
     by: Any = None  # of a table or an .npz: the times or groups by which it is split
+    classes: tuple[str, ...] | None = None  # their names, by number
 
 
 def checked_federation(
@@ -160,8 +162,14 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
     x, y, n, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), options.n_classes
     notes: dict[str, Any] = {}
-    if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind == "U":
-        y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
+    if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind in "iuU":
+        if y.dtype.kind == "U":
+            y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
+        elif arrays.classes:
+            notes["classes"] = list(arrays.classes)
+            said = f"n_classes: the data name {len(arrays.classes)} classes ({listed(arrays.classes, 3)})"
+            require(n_classes in (None, len(arrays.classes)), f"{said}, got {n_classes}")
+            n_classes = len(arrays.classes)
     y, found = checked_labels(options.task, y, n_classes, n)
     tokens = x.get("input_ids") if isinstance(x, dict) else x
     if options.task == "language" and tokens is not None and tokens.dtype.kind in "iu":

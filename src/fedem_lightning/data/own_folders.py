@@ -1,4 +1,4 @@
-"""Federations that PFLlib has dealt: `dataset=pfllib dataset.path=FOLDER`."""
+"""Folders that hold a federation: images by client and class (`dataset=folder`), and PFLlib's (`dataset=pfllib`)."""
 
 import pickle
 import zipfile
@@ -13,11 +13,57 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats import files_in, reading
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.own_splits import OwnSplitting
-from fedem_lightning.data.splits import HoldOut
+from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.ranges import BelowOne, ShareOrNumber
+from fedem_lightning.settings.ranges import BelowOne, PositiveInt, ShareOrNumber
+
+
+class FolderDataModule(FederatedDataModule):
+    """Reads images in PATH/CLIENT/CLASS; or in PATH/train/CLIENT/CLASS, PATH/test/CLIENT/CLASS and, if there, PATH/val.
+
+    Classes are known by their folders' names; a client may lack some. torchvision reads the files, as red, green, blue.
+
+    Args:
+        path: the folder.
+        size: images become squares of so many pixels; None: all have the same size.
+        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+
+    Raises:
+        UserError: there is no such folder, a file is broken, or images differ in size.
+
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        size: PositiveInt | None = None,
+        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+    ) -> None:
+        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
+        require(path is not None, "path: expected a folder, e.g. path=shops with shops/CLIENT/CLASS/IMAGE")
+        folder = Path(str(path)).expanduser()
+        own = read_images(folder, size)
+        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
+
+
+def read_images(folder: Path, size: int | None = None) -> OwnArrays:
+    """The images of all clients, uint8 [n, height, width, 3], with the names of their classes."""
+    from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
+    from torchvision.transforms import Resize
+
+    resize = None if size is None else Resize((size, size))
+    split = [part for part in SPLITS if (folder / part).is_dir()] if (folder / "test").is_dir() else []
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for part in split or ("train",):
+            of_clients = sorted((folder / part if split else folder).glob("[!.]*/"))
+            found[part] = {one.name: ImageFolder(one, resize, allow_empty=True) for one in of_clients if one.is_dir()}
+        return arrays_of_clients(found["train"], found.get("val"), found.get("test"))
+    except (OSError, UserError) as error:
+        hint = "; size=PIXELS makes them equal" if "need the same" in str(error) else ""
+        raise UserError(f"path: {folder}: {one_line(error)}{hint}; expected images in CLIENT/CLASS") from error
 
 
 class PFLlibDataModule(FederatedDataModule):

@@ -85,7 +85,9 @@ class TableDataModule(FederatedDataModule):
         check_values(frame, [*roles.values(), *([by] if by else [])])
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
         y, task, said = labels_of(frame[roles["label"]], task)
-        given = {role: strings_or_whole(frame[roles[role]]) for role in ("client", "split") if role in roles}
+        given: dict[str, Any] = {
+            role: strings_or_whole(frame[roles[role]]) for role in ("client", "split") if role in roles
+        }
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
         notes = {"source": str(path), "columns": roles, **said}
         own, more = OwnArrays(frame, y, **given, by=None if by is None else frame[by]), replace(more, task=task)

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.class_names import class_names, joined_by_name
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.names import shown
@@ -41,6 +42,7 @@ class TorchDataModule(FederatedDataModule):
     A client's samples are (x, y), or a dictionary of both, as arrays or tensors; a torch Dataset, or anything else
     with `len` and `[i]` whose samples are (x, y) or such dictionaries; or a DataLoader of a Dataset, which is read in
     the Dataset's order and to its end. All samples are read once, into memory: random transforms keep their first draw.
+    Where data sets name their classes (`ImageFolder`, Hugging Face's `ClassLabel`), labels of one name are one class.
 
     Args:
         data: a dictionary client -> samples, or a list with an entry for each client; or one Dataset.
@@ -88,7 +90,7 @@ class TorchDataModule(FederatedDataModule):
             require(known, f"{expected}, got a {type(data).__name__}{hint}")
             says = client is None and dealing.partition == "natural"
             part = _of_samples("data", data, columns or (XYC if says else XY))
-            arrays = OwnArrays(part.x, part.y, part.client if says else client)
+            arrays = OwnArrays(part.x, part.y, part.client if says else client, classes=part.classes)
         for name in ("data", "test", "val", "client"):
             self.made_with.pop(name, None)  # it would keep the samples in memory twice
         data = test = val = client = None  # Lightning compares arguments by ==, which arrays cannot
@@ -102,6 +104,7 @@ class Part(NamedTuple):
     x: Any  # an array, or a dictionary of arrays
     y: np.ndarray
     client: np.ndarray | None = None
+    classes: tuple[str, ...] | None = None  # their names, by number
 
 
 def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | int] = XY) -> OwnArrays:
@@ -125,8 +128,12 @@ def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | in
         split += [code] * len(clients)
     counts = [len(part.y) for part in parts]
     codes = None if test is None else np.repeat(np.array(split, dtype=np.int8), counts)
-    x, y = (joined(name, [(part.where, getattr(part, name)) for part in parts]) for name in XY)
-    return OwnArrays(x, y, np.repeat(as_array("data: client", owner), counts), codes)
+    ys, classes = joined_by_name([(part.where, part.y, part.classes) for part in parts])
+    x, y = (
+        joined(name, [(part.where, one) for part, one in zip(parts, values, strict=True)])
+        for name, values in (("x", [part.x for part in parts]), ("y", ys))
+    )
+    return OwnArrays(x, y, np.repeat(as_array("data: client", owner), counts), codes, classes=classes)
 
 
 def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> Part:
@@ -172,7 +179,8 @@ def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> Part:
     y, *client = (
         as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
     )
-    return Part(where, joined("x", xs), y, *client)
+    found = class_names(where, data, (columns[1], *LABELS))
+    return Part(where, joined("x", xs), y, client[0] if client else None, found)
 
 
 def _as_x(name: str, value: Any, row: bool = False) -> Any:
