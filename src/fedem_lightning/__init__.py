@@ -15,4 +15,11 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("fedem-lightning")
-    return _get(name)
+    try:
+        return _get(name)
+    except AttributeError:
+        from fedem_lightning.settings.peers import class_of_peers
+
+        if meant := class_of_peers(name):
+            raise ImportError(f"fedem_lightning.{name}: {meant}") from None
+        raise

@@ -3,6 +3,10 @@
 ROWS = {
     "-m algorithm=fedem,fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
     "algorithm=fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
+    "algorithm=fedme": "algorithm=fedme: no such choice; did you mean fedem?",
+    "algorithm=FedALA": "algorithm=FedALA: no such choice; did you mean fedala?",
+    "algorithm=PerAvg": "algorithm=PerAvg: here it is algorithm=per_fedavg",
+    "algorithm=FedDyn": "algorithm=FedDyn: no such method yet; the nearest is algorithm=scaffold",
     "algorithm=base": "algorithm=base: no such choice",
     "dataset=sinthetic": "dataset=sinthetic: no such choice; did you mean synthetic?",
     "backbone=mpl": "backbone=mpl: no such choice; did you mean mlp?",

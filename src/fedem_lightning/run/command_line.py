@@ -16,6 +16,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from fedem_lightning.errors import UserError, installs, one_line
 from fedem_lightning.run.job_folders import run_command
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, choices
+from fedem_lightning.settings.peers import method_of_peers, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
@@ -88,9 +89,10 @@ def _line(error: Exception, words: Sequence[str]) -> str:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if choice == "optuna":
             return f"hydra/sweeper=optuna: not installed; {installs('optuna')}"
-        near = difflib.get_close_matches(choice, error.options, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(error.options))}"
-        return f"{group}={choice}: no such choice; {meant}"
+        near = nearest(choice, error.options)
+        meant = f"did you mean {near}?" if near else f"there are {', '.join(sorted(error.options))}"
+        of_peers = method_of_peers(choice) if group == "algorithm" else None
+        return f"{group}={choice}: {of_peers or f'no such choice; {meant}'}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {one_line(_ASIDE.sub('', said))}"
     unknown = re.match(r"Could not override '([^']+)'", said)
