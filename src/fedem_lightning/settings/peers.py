@@ -16,7 +16,7 @@ SAME = {
     **{name: "fedavg aggregation=multi_krum" for name in ("krum", "multikrum")},
     **_SERVER,
     "fedopt": _SERVER["fedadam"],
-    "fedavgm": "fedavg algorithm.server_optimizer.momentum=0.9",
+    "fedavgm": "fedavg +algorithm.server_optimizer.momentum=0.9",
     "fedmedian": "fedavg aggregation=median",
     "fedtrimmedavg": "fedavg aggregation=trimmed_mean",
     "fedmtl": "mocha",
