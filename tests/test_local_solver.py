@@ -12,9 +12,8 @@ from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule,
 from fedem_lightning.aggregation import Sent, WeightedMean
 from fedem_lightning.local_solver import Batches, shuffled_batches
 from fedem_lightning.tasks import BinaryClassification, Classification
-from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, three_rounds_of_fedem, vector
 from helpers.federations import make_data, make_model, parameters, train
-from helpers.reference import fedem_round
 
 
 def test_the_gradient_by_hand_is_the_derivative_of_the_loss() -> None:
@@ -253,20 +252,7 @@ def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
 def test_a_round_of_fedem_agrees_with_numpy() -> None:
     data = make_data(fractions=(1.0, 0.0, 0.0))
     model = make_model(FedEM, data, n_components=2, batch_size=100, client_optimizer=ClientSGD(lr=0.5)).double()
-    thetas = [
-        (c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components
-    ]
-    federation = data.federation
-    blocks = [federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
-    clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
-    pi = np.full((data.n_clients, 2), 0.5)
-    for _ in range(3):
-        thetas, pi = fedem_round(thetas, pi, clients, lr=0.5)
-    train(model, data, rounds=3)
-    np.testing.assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
-    for component, (weight, bias) in zip(model.components, thetas, strict=True):
-        np.testing.assert_allclose(component.linear.weight.detach().numpy(), weight, rtol=1e-9)
-        np.testing.assert_allclose(component.linear.bias.detach().numpy(), bias, rtol=1e-9)
+    three_rounds_of_fedem(data, model, 0.5)
 
 
 @pytest.mark.parametrize("epochs", [1, 2.5])

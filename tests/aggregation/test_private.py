@@ -13,9 +13,7 @@ import torch
 from scipy.stats import kstest, norm
 
 from fedem_lightning import (
-    APFL,
     L2SGD,
-    ClientSGD,
     FedAvg,
     FedEM,
     PrivateMean,
@@ -359,16 +357,6 @@ def test_small_cohorts_and_statistics_of_normalisation_are_refused() -> None:
     model = FedAvg(Noisy(), n_clients=data.n_clients, aggregation=PrivateMean())
     with pytest.raises(UserError, match=r"clients also send norm.running_mean"):
         make_trainer(1).fit(model, data)
-
-
-@pytest.mark.parametrize("kind", [FedAvg, FedEM, APFL])
-def test_without_noise_and_clipping_it_is_the_plain_mean_of_equal_clients(kind: Any) -> None:
-    data, found = make_data(sizes=(10, 10, 10, 10)), []
-    for rule in (PrivateMean(noise_multiplier=0.0, clip=1e9), None):
-        model = make_model(kind, data, aggregation=rule, client_optimizer=ClientSGD(lr=0.1))
-        make_trainer(3).fit(model, data)
-        found.append(parameters(model.components))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", [{}, {"quantile": 0.5}])

@@ -9,21 +9,10 @@ import torch
 from fedem_lightning import Agnostic, ClientSGD, FedAvg, UserError
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data.federation import Federation
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
-from helpers.reference import gradient, probabilities
 
 LR, GAMMA = 0.3, 0.7
-
-
-def sample_losses(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    w, b = theta[:12].reshape(3, 4), theta[12:]
-    return np.array([-np.log(probabilities(w, b, x[i])[y[i]]) for i in range(len(y))])
-
-
-def local_step(theta: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """One full batch: theta - lr grad (1/n) sum_i weight_i loss_i."""
-    d_w, d_b = gradient(theta[:12].reshape(3, 4), theta[12:], x, y, weight)
-    return theta - LR * np.concatenate([d_w.ravel(), d_b])
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -31,12 +20,12 @@ def local_step(theta: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarr
 def test_three_rounds_agree_with_numpy(participation: float, window: int) -> None:
     """Client 0 has samples of both domains, client 1 of the first, client 2 of the second: a cohort may lack one."""
     domain = np.array([0, 1, 1, 0, 1, 0] + [0] * 11 + [1] * 5)
-    data = make_data(sizes=(6, 11, 5), fractions=(1.0, 0.0, 0.0), domain=domain)
+    data = make_data(sizes=(6, 11, 5), fractions=ALL_TRAIN, domain=domain)
     blocks = [data.federation.block(torch.tensor([k]), "train") for k in range(3)]
-    clients = [(b.x(torch.float64).numpy(), b.y().numpy(), b.domain().numpy()) for b in blocks]
+    clients = [(*samples(data, k), block.domain().numpy()) for k, block in enumerate(blocks)]
     options: dict[str, Any] = {"local_epochs": 2, "batch_size": 100, "participation": participation, "window": window}
     model = make_model(Agnostic, data, domain_lr=GAMMA, client_optimizer=ClientSGD(lr=LR), **options).double()
-    theta = np.concatenate([p.detach().numpy().ravel() for p in model.components.parameters()])
+    theta = vector(model.components)
     train(model, data, 3)
 
     lam, history = np.array([0.5, 0.5]), []
@@ -47,15 +36,15 @@ def test_three_rounds_agree_with_numpy(participation: float, window: int) -> Non
         loss_sums, counts = np.zeros(2), np.zeros(2)
         for k in cohort:
             x, y, d = clients[k]
-            losses = sample_losses(theta, x, y)
+            each = losses(theta, x, y)
             b = 0.0
             for i in range(2):
-                loss_sums[i] += losses[d == i].sum()
+                loss_sums[i] += each[d == i].sum()
                 counts[i] += (d == i).sum()
                 b += a[i] * (d == i).sum()
             own = theta
             for _ in range(2):
-                own = local_step(own, x, y, len(y) * a[d] / b)
+                own = own - LR * gradient(own, x, y, len(y) * a[d] / b)
             total_b, mean_model = total_b + b, mean_model + b * own
         theta = mean_model / total_b
         loss = np.array([loss_sums[i] / counts[i] if counts[i] else 0.0 for i in range(2)])
@@ -63,10 +52,9 @@ def test_three_rounds_agree_with_numpy(participation: float, window: int) -> Non
         history.append(counts)
         newest = np.mean(history[-window:], axis=0)
         mean = np.where(newest > 0, newest, mean)
-    found = np.concatenate([p.detach().numpy().ravel() for p in model.components.parameters()])
-    np.testing.assert_allclose(found, theta, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(model.weights.numpy(), lam, rtol=1e-9)
-    np.testing.assert_allclose(model.mean_counts.numpy(), mean, rtol=1e-9)
+    assert_agree(vector(model.components), theta)
+    assert_agree(model.weights.numpy(), lam)
+    assert_agree(model.mean_counts.numpy(), mean)
     assert participation != 0.34 or any(0 in counts for counts in history)
 
 
@@ -92,16 +80,6 @@ def test_fixed_weights_in_proportion_to_the_samples_are_fedavg(window: int) -> N
         expected = parameters(fedavg.components)
         torch.testing.assert_close(parameters(agnostic.components), expected, rtol=1e-12, atol=1e-12)
         assert len(agnostic.weights) == 3
-
-
-def test_one_domain_is_fedavg_with_any_cohort() -> None:
-    data = make_data(domain=np.array(["all"] * 42))
-    options: dict[str, Any] = {"participation": 0.5, **MINIBATCHES}
-    agnostic = train(make_model(Agnostic, data, domain_lr=1.0, window=2, **options), data, 5)
-    fedavg = train(make_model(FedAvg, data, **options), data, 5)
-    expected = parameters(fedavg.components)
-    torch.testing.assert_close(parameters(agnostic.components), expected, rtol=1e-12, atol=1e-12)
-    assert agnostic.weights.tolist() == [1.0]
 
 
 def test_weights_are_logged() -> None:

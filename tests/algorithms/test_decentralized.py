@@ -20,8 +20,8 @@ from fedem_lightning import (
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
-from helpers.reference import e_step, gradient, pi_update, probabilities
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -29,46 +29,25 @@ EVERYBODY = torch.arange(4)
 
 
 def test_d_fedem_agrees_with_numpy() -> None:
-    """Alg. 4 with one full batch a round on a path of four clients (a ring of four has all weights 1/3)."""
-    data = make_data(fractions=(1.0, 0.0, 0.0))
-    model = make_model(DFedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.4), topology=RING, **FULL).double()
-    blocks = [data.federation.block(torch.tensor([t]), "train") for t in range(4)]
-    clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
+    """Alg. 4 with one full batch a round on a ring of four clients, whose weights are all 1/3."""
+    data, lr = make_data(fractions=ALL_TRAIN), 0.4
+    model = make_model(DFedEM, data, n_components=2, client_optimizer=ClientSGD(lr=lr), topology=RING, **FULL).double()
+    clients = [samples(data, t) for t in range(4)]
     n = np.array([len(y) for _, y in clients])
-    start = [(c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components]
-    theta = [[(w.copy(), b.copy()) for w, b in start] for _ in range(4)]
-    pi = np.full((4, 2), 0.5)
-    w_ring = np.full((4, 4), 1 / 3)
-    for s, t in ((0, 2), (1, 3)):
-        w_ring[s, t] = w_ring[t, s] = 0.0
+    theta, pi = np.tile([vector(c) for c in model.components], (4, 1, 1)), np.full((4, 2), 0.5)  # [T, M, D]
+    w_ring = (np.ones((4, 4)) - np.eye(4)[[2, 3, 0, 1]]) / 3
     for _ in range(3):
-        half: list[list[tuple[np.ndarray, np.ndarray]]] = []
+        half = theta.copy()
         for t, (x, y) in enumerate(clients):
-            losses = np.array([[-np.log(probabilities(w, b, x[i])[y[i]]) for w, b in theta[t]] for i in range(len(y))])
-            q = e_step(pi[t], losses)
-            pi[t] = pi_update(q)
-            half.append([])
-            for m, (w, b) in enumerate(theta[t]):
-                d_w, d_b = gradient(w, b, x, y, q[:, m])
-                scale = 0.4 * 4 * n[t] / n.sum()
-                half[t].append((w - scale * d_w, b - scale * d_b))
-        theta = [
-            [
-                (
-                    sum(w_ring[s, t] * half[s][m][0] for s in range(4)),
-                    sum(w_ring[s, t] * half[s][m][1] for s in range(4)),
-                )
-                for m in range(2)
-            ]
-            for t in range(4)
-        ]
+            q = responsibilities(pi[t], theta[t], x, y)
+            pi[t] = q.mean(axis=0)
+            for m in range(2):
+                half[t, m] -= lr * 4 * n[t] / n.sum() * gradient(theta[t, m], x, y, q[:, m])
+        theta = np.einsum("st,smd->tmd", w_ring, half)
     train(model, data, 3)
-    np.testing.assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
+    assert_agree(model.pi.numpy(), pi)
     served = model.personal_models(EVERYBODY).models
-    for t in range(4):
-        for m in range(2):
-            np.testing.assert_allclose(served["linear.weight"][t, m].numpy(), theta[t][m][0], rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(served["linear.bias"][t, m].numpy(), theta[t][m][1], rtol=1e-9, atol=1e-12)
+    assert_agree(np.array([[row(served, t, m) for m in range(2)] for t in range(4)]), theta)
 
 
 @pytest.mark.parametrize(("sizes", "steps"), [((12, 12, 12, 12), 5), ((7, 12, 4, 20), 1)])
@@ -97,8 +76,8 @@ def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
     errors = [store.mix(EVERYBODY, w) for _ in range(4)]
     assert first > errors[0] > errors[1] > errors[2] > errors[3]
     assert errors[3] == pytest.approx(errors[0] / 9**3, rel=1e-6)  # the ring of four contracts by 1/3
-    for name, row in store.mean(EVERYBODY).items():
-        torch.testing.assert_close(row, mean[name], rtol=1e-12, atol=1e-14)
+    for name, kept in store.mean(EVERYBODY).items():
+        torch.testing.assert_close(kept, mean[name], rtol=1e-12, atol=1e-14)
 
 
 def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> None:

@@ -97,22 +97,6 @@ def test_four_rounds_agree_with_numpy(covariance: Any) -> None:
     assert_agree(model.log_density(block).numpy(), np.concatenate(novelty))
 
 
-def test_with_one_gaussian_it_is_fedem() -> None:
-    data = make_data(sizes=(30, 17, 26, 33), unseen_fraction=0.25)
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.75}
-    models = []
-    for kind, more in ((FedEM, {}), (FedGMM, {"n_gaussians": 1})):
-        model = train(make_model(kind, data, personalize_steps=3, **options, **more), data, 5)
-        make_trainer(0).test(model, data, verbose=False)
-        models.append(model)
-    fedem, fedgmm = models
-    assert_agree(fedgmm.pi.numpy(), fedem.pi.numpy())
-    for a, b in zip(fedgmm.components, fedem.components, strict=True):
-        assert_agree(vector(a), vector(b))
-    columns = ["pi_0", "pi_1", "pi_2", "test_loss", "train_loss", "test_accuracy"]
-    np.testing.assert_allclose(fedgmm.clients[columns], fedem.clients[columns], rtol=1e-9)
-
-
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_gaussians_start_at_samples_with_the_covariance_of_all(covariance: Any) -> None:
     data = make_data(sizes=SIZES, fractions=ALL_TRAIN)

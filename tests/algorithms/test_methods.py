@@ -116,18 +116,6 @@ def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
 # --- L2SGD ------------------------------------------------------------------------------------------------------------
 
 
-def test_l2sgd_without_pull_is_local_and_with_all_of_it_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: 3)
-    data, everybody = make_data(), torch.arange(4)
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2)}
-    local = train(make_model(Local, data, local_steps=3, **options), data, 3).personal_models(everybody).models
-    free = train(make_model(L2SGD, data, pull=0.0, **options), data, 3).personal_models(everybody).models
-    tied = train(make_model(L2SGD, data, pull=1.0, **options), data, 3).personal_models(everybody).models
-    for name, rows in local.items():
-        torch.testing.assert_close(free[name], rows, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(tied[name], tied[name][:1].expand_as(tied[name]), rtol=1e-12, atol=1e-12)
-
-
 def test_l2sgd_takes_an_epochs_steps_on_average() -> None:
     data = make_data(sizes=(20, 40, 60), fractions=(1.0, 0.0, 0.0))
     model = make_model(L2SGD, data, batch_size=10)

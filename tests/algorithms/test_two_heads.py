@@ -17,7 +17,6 @@ from fedem_lightning import (
     FedRoD,
     LeNet5,
     Linear,
-    Local,
     UserError,
 )
 from fedem_lightning.cohort import sample_cohort
@@ -175,17 +174,6 @@ def test_fedproto_agrees_with_numpy(data: FederatedDataModule) -> None:
         distance = ((z[:, None] - centres) ** 2).sum(axis=2)
         found = model.predict(data.federation.block(torch.tensor([t]), "train")).exp().numpy()
         assert_agree(found, softmax(-distance))
-
-
-def test_fedproto_without_its_term_and_with_heads_is_local_bit_for_bit(data: FederatedDataModule) -> None:
-    options = {**PLAIN, "client_optimizer": ClientSGD(lr=LR, momentum=0.9)}
-    proto = train(make_model(FedProto, data, **options, penalty=0.0, prediction="head"), data, 3)
-    local = train(make_model(Local, data, **options), data, 3)
-    everybody = torch.arange(CLIENTS)
-    for name, rows in local.personal_models(everybody).models.items():
-        assert torch.equal(proto.personal_models(everybody).models[f"network.{name}"], rows)
-    block = data.federation.block(everybody, "train")
-    assert torch.equal(proto.predict(block), local.predict(block))
 
 
 def test_before_the_first_round_heads_predict(data: FederatedDataModule) -> None:

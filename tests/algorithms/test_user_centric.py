@@ -206,19 +206,6 @@ def test_three_rounds_in_numpy() -> None:
     np.testing.assert_allclose(rows_of(model, 3).numpy(), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "rows"), [(Local, "identity"), (FedAvg, "equal")])
-def test_the_identity_is_local_and_equal_rows_are_fedavg_bit_for_bit(
-    kind: type, rows: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = make_data()
-    counts = data.federation.splits["train"].counts().double()
-    chosen = torch.eye(4) if rows == "identity" else counts.expand(4, 4)
-    monkeypatch.setattr(user_centric, "coefficients", lambda *_: chosen)
-    model = train(make_model(UserCentric, data, client_optimizer=SGD), data, 4)
-    assert len(model.weights) == (4 if rows == "identity" else 1)
-    assert torch.equal(rows_of(model, 4), rows_of(train(make_model(kind, data, client_optimizer=SGD), data, 4), 4))
-
-
 def test_streams_are_means_with_centroids(monkeypatch: pytest.MonkeyPatch) -> None:
     """k-means finds both groups of rows; a member outside the cohort keeps its model."""
     data, rng = grouped(6), np.random.default_rng(0)

@@ -14,8 +14,8 @@ from fedem_lightning import MOCHA, ClientSGD, FedEM, Local, TableDataModule, Use
 from fedem_lightning.data.own_data import class_weights
 from fedem_lightning.engine import LoopEngine, VmapEngine
 from fedem_lightning.tasks import BinaryClassification, Classification, training_loss
+from helpers.by_hand import three_rounds_of_fedem
 from helpers.federations import make_data, make_model, parameters, train
-from helpers.reference import fedem_round
 
 WEIGHTS = [0.2, 1.0, 3.0]
 
@@ -57,19 +57,7 @@ def test_fedem_weighs_gradients_and_not_responsibilities(engine: Any) -> None:
     data = make_data(fractions=(1.0, 0.0, 0.0), class_weights=WEIGHTS)
     optimizer = ClientSGD(lr=0.5)
     model = make_model(FedEM, data, n_components=2, batch_size=100, client_optimizer=optimizer, engine=engine).double()
-    thetas: Any = [
-        (c.linear.weight.detach().numpy().copy(), c.linear.bias.detach().numpy().copy()) for c in model.components
-    ]
-    blocks = [data.federation.block(torch.tensor([t]), "train") for t in range(data.n_clients)]
-    clients = [(b.x(torch.float64).numpy(), b.y().numpy()) for b in blocks]
-    pi = np.full((data.n_clients, 2), 0.5)
-    for _ in range(3):
-        thetas, pi = fedem_round(thetas, pi, clients, lr=0.5, class_weights=np.array(WEIGHTS))
-    train(model, data, rounds=3)
-    assert_allclose(model.pi.numpy(), pi, rtol=1e-9)
-    for component, (weight, bias) in zip(model.components, thetas, strict=True):
-        assert_allclose(component.linear.weight.detach().numpy(), weight, rtol=1e-9)
-        assert_allclose(component.linear.bias.detach().numpy(), bias, rtol=1e-9)
+    three_rounds_of_fedem(data, model, 0.5, WEIGHTS)
 
 
 def test_equal_weights_change_nothing_and_tuning_has_the_weights() -> None:

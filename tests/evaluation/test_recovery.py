@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Linear, SyntheticMixture
+from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
 from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.run.results import run_results
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer
 
 
 def test_dead_and_twin_components_are_named() -> None:
@@ -35,21 +34,6 @@ def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[st
     results["seconds"]["total"] = 1.0
     print_summary({**results, **named})
     assert "components 0 and 1 are twins" in capsys.readouterr().out
-
-
-def test_a_warm_up_is_fedavg_in_every_component() -> None:
-    """And then the clients part it: pi, which stayed as drawn, moves with the components."""
-    data, sgd = make_data(sizes=(20, 20, 20, 20)), ClientSGD(lr=0.3, momentum=0.9)
-    fedavg = parameters(train(make_model(FedAvg, data, client_optimizer=sgd), data, 3).components[0])
-    options = {"initialization": "shared", "warmup_rounds": 3, "client_optimizer": sgd}
-    model = train(make_model(FedEM, data, **options), data, 3)
-    for component in model.components:
-        torch.testing.assert_close(parameters(component), fedavg, rtol=1e-12, atol=1e-14)
-    drawn = model.pi.clone()
-    assert len(drawn.unique(dim=0)) == 4
-    model = train(make_model(FedEM, data, **options), data, 5)
-    assert not torch.allclose(parameters(model.components[0]), parameters(model.components[1]))
-    assert not torch.allclose(model.pi, drawn)
 
 
 @pytest.mark.parametrize("n_components", [2, pytest.param(3, marks=pytest.mark.slow)])

@@ -1,30 +1,38 @@
 """A linear classifier in plain NumPy: losses, gradients, local steps.
 
-A model is one vector: the weights of 3 classes and 4 features, then 3 biases. Which samples a batch has is the
+A model is one vector: the weights [Y, d] of Y classes (3 as a rule) and d features, then Y biases. Which samples a batch has is the
 package's choice (`test_local_solver.py` checks its properties); all else is written from the papers.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedem_lightning import FederatedDataModule
 from fedem_lightning.local_solver import shuffled_batches
+from helpers.federations import train
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
 
 
+def logits(theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of each sample, [n, Y]."""
+    n_weights = len(theta) // (x.shape[1] + 1) * x.shape[1]
+    return x @ theta[:n_weights].reshape(-1, x.shape[1]).T + theta[n_weights:]
+
+
 def losses(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """-log p(y | x) of each sample."""
-    z = x @ theta[:12].reshape(3, 4).T + theta[12:]
+    z = logits(theta, x)
     return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
 
 
 def gradient(theta: np.ndarray, x: np.ndarray, y: np.ndarray, q: np.ndarray | None = None) -> np.ndarray:
     """Of (1 / |I|) sum_i q_i l(theta; s_i)."""
-    z = x @ theta[:12].reshape(3, 4).T + theta[12:]
-    error = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(3)[y]
+    z = logits(theta, x)
+    error = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(z.shape[1])[y]
     error *= 1.0 if q is None else q[:, None]
     return np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)]) / len(y)
 
@@ -38,10 +46,37 @@ def descend(
     return theta
 
 
-def responsibilities(pi: np.ndarray, thetas: Iterable[np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Eq. 8 of FedEM for one client: pi [M] -> q [n, M]."""
-    joint = pi * np.exp(-np.stack([losses(theta, x, y) for theta in thetas], axis=1))
+def e_step(pi: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """Eq. 8 of FedEM for one client: pi [M], losses [n, M] -> q [n, M]."""
+    joint = pi * np.exp(-losses)
     return joint / joint.sum(axis=1, keepdims=True)
+
+
+def responsibilities(pi: np.ndarray, thetas: Iterable[np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The same from M models."""
+    return e_step(pi, np.stack([losses(theta, x, y) for theta in thetas], axis=1))
+
+
+def three_rounds_of_fedem(data: FederatedDataModule, model: Any, lr: float, class_weights: Any = 1.0) -> None:
+    """Alg. 1 with a full batch of each client and plain SGD, by hand, and by the model, whose pi and models must agree.
+
+    class_weights: a number, or [Y], in the M-step's loss alone.
+    """
+    thetas, clients = [vector(component) for component in model.components], range(data.n_clients)
+    pi = np.full((data.n_clients, 2), 0.5)
+    sizes = [len(samples(data, t)[1]) for t in clients]
+    for _ in range(3):
+        sent = []
+        for t in clients:
+            x, y = samples(data, t)
+            q = responsibilities(pi[t], thetas, x, y)  # [n, M]
+            pi[t], weighted = q.mean(axis=0), q * np.broadcast_to(class_weights, 3)[y, None]
+            sent.append([theta - lr * gradient(theta, x, y, weighted[:, m]) for m, theta in enumerate(thetas)])
+        thetas = list(np.average(sent, axis=0, weights=sizes))
+    train(model, data, rounds=3)
+    assert_agree(model.pi.numpy(), pi)
+    for component, theta in zip(model.components, thetas, strict=True):
+        assert_agree(vector(component), theta)
 
 
 def samples(data: FederatedDataModule, t: int, split: str = "train") -> tuple[np.ndarray, np.ndarray]:

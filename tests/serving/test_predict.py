@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.torch import load_file
+from scipy.special import softmax
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, Local, load_clients
 from fedem_lightning.data.datamodule import ARRAYS
@@ -17,7 +18,6 @@ from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.predicting import predictions
 from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, train
-from helpers.reference import softmax
 
 
 def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path) -> None:
