@@ -1,7 +1,7 @@
 """A linear classifier in plain NumPy: losses, gradients, local steps.
 
-A model is one vector: the weights [Y, d] of Y classes (3 as a rule) and d features, then Y biases. Which samples a batch has is the
-package's choice (`test_local_solver.py` checks its properties); all else is written from the papers.
+A model is one vector: the weights [Y, d] of Y classes (3 as a rule) and d features, then Y biases. Which samples a
+batch has is the package's choice (`test_local_solver.py` checks its properties); all else is written from the papers.
 """
 
 from collections.abc import Iterable
