@@ -100,7 +100,7 @@ def untitled(algorithm: DictConfig) -> dict[Any, Any]:
     """The algorithm's part of a configuration as a run builds it."""
     found = OmegaConf.to_container(algorithm, resolve=True)
     assert isinstance(found, dict)
-    return {key: value for key, value in found.items() if key != "title"}
+    return {key: value for key, value in found.items() if key not in ("title", "color")}
 
 
 def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3, hidden: bool = False) -> torch.Tensor:

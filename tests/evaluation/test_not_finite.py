@@ -89,7 +89,7 @@ def test_the_report_says_it(tmp_path: Path) -> None:
     make_run(tmp_path / "b", 0.7, "fedavg", 1)  # as an earlier version wrote it
     settings, _ = group_runs(find_runs([tmp_path])[0])
     warnings = scores_table(settings[0], Papers()).warnings
-    assert warnings[-1:] == [f"fedavg, seed 0: {not_finite_lines({'not_finite': found})[0]}"]
+    assert warnings[-1:] == [f"FedAvg, seed 0: {not_finite_lines({'not_finite': found})[0]}"]
 
 
 def test_a_client_with_a_bad_sample_is_in_the_table() -> None:
