@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
 from fedem_lightning.run.command_line import not_composed
-from fedem_lightning.run.trackers import Trackers, best_round, named_scores, other_numbers, run_names
+from fedem_lightning.run.trackers import Trackers, best_scores, named_scores, other_numbers, run_names
 from helpers.commands import CONFIG_DIR, TINY, call, finish, start
 from helpers.runs import leave_undrawn
 from helpers.wandb_files import WandbRun
@@ -210,20 +210,10 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
     assert run_names(other, changed, 0)[0] == "fedavg+finetune-digits-max_epochs=5-n_components=2"
 
 
-def test_the_best_round_is_that_of_validation() -> None:
-    curves = pd.DataFrame(
-        {
-            "round": [1, 2, 3, 4, 5],
-            "val/accuracy": [np.nan, 0.7, 0.8, 0.8, np.nan],
-            "val/loss": [np.nan, 0.9, 0.5, 0.4, np.nan],
-            "test/accuracy": [np.nan, 0.9, 0.6, 0.65, np.nan],
-        }
-    )
-    assert best_round(curves) == {"best/round": 3, "best/val/accuracy": 0.8, "best/test/accuracy": 0.6}
-    regression = pd.DataFrame({"round": [1, 2], "val/mse": [3.0, 4.0], "test/mse": [5.0, 4.0]})
-    assert best_round(regression)["best/test/mse"] == 5.0
-    assert best_round(curves.drop(columns=["val/accuracy", "val/loss"])) == {}
-    assert best_round(curves[["round"]]) == {}
+def test_trackers_have_the_scores_of_the_best_round() -> None:
+    found = {"round": 3, "measure": "accuracy", "val": 0.8, "test": None}
+    assert best_scores({"best_round": found}) == {"best/round": 3, "best/val/accuracy": 0.8}
+    assert best_scores({"best_round": None}) == {}
 
 
 def test_results_have_the_names_of_the_metrics() -> None:

@@ -32,10 +32,11 @@ GONE_TENSORS = {"UserCentric": ("embedding",)}
 
 
 def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
-    """Adds what a checkpoint has beside tensors: statistics, diagnostics, federation and recipe."""
+    """Adds what a checkpoint has beside tensors: statistics, evaluations, diagnostics, federation and recipe."""
     statistics, schema = algorithm.statistics, algorithm.schema
     statistics.tick()
     checkpoint["statistics"], checkpoint["diagnostics"] = statistics.state_dict(), algorithm.diagnostics
+    checkpoint["curves"] = {round_: row for round_, row in algorithm.curves.items() if any("/" in key for key in row)}
     checkpoint["federation"] = algorithm.federation_digest
     checkpoint["schema"] = None if schema is None else schema.state()
     checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed
@@ -58,6 +59,7 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     before = dict(checkpoint.get("recipe") or {})
     warn_of_other_settings(before, recipe_of(algorithm), type(algorithm), algorithm._trainer)
     algorithm.statistics.count_on(checkpoint["statistics"])
+    algorithm.curves = checkpoint.get("curves", {})  # older checkpoints have none
     algorithm.federation_digest = checkpoint["federation"]
     algorithm.schema = Schema.from_state(checkpoint["schema"]) if checkpoint.get("schema") else None  # older: none
     algorithm._trained = None

@@ -60,7 +60,7 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
     if algorithm.facts.uses_client_optimizer and not chosen and not statistics.rounds:
         rank_zero_only(print)(
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
-            "client_optimizer=ClientSGD(lr=...) sets another"
+            f"client_optimizer=ClientSGD(lr=...) sets another\nlocal training: {local.in_words()}"
         )
     if line := whose_parts(algorithm):
         rank_zero_only(print)(line)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.client_optimizers import ClientOptimizer
+from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.engine import AutoEngine, Engine
@@ -72,6 +72,20 @@ class LocalTraining:
     def lr_at(self, round_: int) -> float:
         """The clients' learning rate in round `round_` (from 0)."""
         return self.optimizer.lr_at(round_, self.statistics.planned_rounds)
+
+    def in_words(self, n_train: Tensor | None = None) -> str:
+        """The clients' optimiser, batches and steps; `n_train` [C]: numbers of training samples of those that train."""
+        optimizer, passes = self.optimizer, f"{self.epochs} pass{'es' * (self.epochs != 1)} over its samples a round"
+        momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, ClientSGD) else ""
+        said = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {self.batch_size}, "
+        if self.steps is not None:
+            return said + f"{self.steps} step{'s' * (self.steps != 1)} of a client a round"
+        if n_train is None or not len(n_train):
+            return said + passes
+        fewest, most = (int(n) for n in (n_train.min(), n_train.max()))
+        least, largest = (self.epochs * -(-n // self.batch_size) for n in (fewest, most))
+        of_whom = f"{least} steps of the smallest client ({fewest} samples), {largest} of the largest ({most})"
+        return f"{said}{passes}: {of_whom}"
 
     def step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:
         """A local step of class `kind`, at the round's learning rate."""

@@ -87,10 +87,15 @@ def _by_case(*values: Any, _root_: DictConfig) -> Any:
     return values[cases.index(_root_.case) if _root_.case in cases else 0]  # `run/gate.py` refuses another case
 
 
+def _tenth(number: Any, most: int | None = None) -> int:
+    share = max(1, number // 10) if isinstance(number, int) else 1
+    return share if most is None else min(share, most)
+
+
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "by_fidelity": _by_fidelity,
     "by_case": _by_case,
-    "tenth": lambda number: max(1, number // 10) if isinstance(number, int) else 1,
+    "tenth": _tenth,
 }
 """Of this package's configurations."""
 for _name, _call in RESOLVERS.items():

@@ -18,8 +18,9 @@ from torch import nn
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks import BestRound, MappedCheckpoints, RoundCheckpoint, RoundProgress
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run.devices import on_cpu, pick_accelerator
@@ -49,6 +50,8 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
                 network[key] = list(value) if isinstance(value, tuple) else value
         for key in LOOKS:
             method.pop(key.removeprefix("algorithm."), None)
+        if method.get("batch_size") == "auto":
+            method.batch_size = _batch_size(data.federation)
     optional = ("adaptation", "aggregation", "compression", "faults")
     model: FederatedAlgorithm = instantiate(
         method,
@@ -64,6 +67,12 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
     return model
 
 
+def _batch_size(federation: Federation) -> int:
+    """A fifth of the median client's training samples, but 8 to 128: about five steps are a pass over its samples."""
+    n_train = federation.splits["train"].counts(federation.clients())
+    return min(128, max(8, round(float(n_train.median()) / 5)))
+
+
 def _network(config: DictConfig) -> nn.Module:
     """The configured network. One of the user's class notes how it was made, so that checkpoints can say it."""
     network: nn.Module = instantiate(config)
@@ -77,7 +86,7 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     """Builds the configured callbacks, and the one that every run has; they save in the run's folder."""
     callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
     for callback in callbacks:
-        if isinstance(callback, RoundCheckpoint) and callback.dirpath is None:
+        if isinstance(callback, RoundCheckpoint | BestRound) and callback.dirpath is None:
             callback.dirpath = folder / "checkpoints"
     if not config.trainer.get("fast_dev_run"):
         callbacks.append(SaveRow())

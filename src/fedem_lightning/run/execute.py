@@ -1,8 +1,6 @@
 """A run, from a composed configuration to a finished folder."""
 
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +17,9 @@ from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.run.announcements import announce, resumed_lines, round_lines, say, stop_line
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten, with_features
-from fedem_lightning.run.devices import pick_accelerator, pick_devices
+from fedem_lightning.run.devices import pick_devices
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
@@ -110,7 +109,7 @@ def _run(
         check_checkpoint(checkpoint, model, data.federation)
         enough = config.trainer.max_epochs == -1 or config.trainer.max_epochs >= done
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
-        lines.append(f"resumed from round {done}: {checkpoint}")
+        lines += resumed_lines(checkpoint, model, config.trainer.max_epochs)
     trackers = Trackers(config, folder, choices, overrides)
     devices = pick_devices(config, model, data)
     trainer = build_trainer(config, folder, [*build_callbacks(config, folder), trackers], devices)
@@ -131,6 +130,8 @@ def _run(
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
+            if stopped := stop_line(trainer, model):
+                say(stopped)
             results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
     except BaseException:
         if trainer.is_global_zero and model.statistics.rounds <= done:
@@ -211,40 +212,7 @@ def _report(
     trackers.report(results, model.clients, figures)
     print_summary(results, method=title)
     say(f"results, figures and checkpoints: {folder}")
+    for line in round_lines(results):
+        say(line)
     print_result(results, title)
     return results
-
-
-_COMMAND = "choose one with: "
-"""How a line with a command begins: it stays whole, to be copied."""
-
-
-def say(text: str) -> None:
-    """Prints lines; a terminal's are broken between words, but for commands."""
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns
-    for line in text.splitlines():
-        parts = textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        broken = terminal and len(line) > width and not line.startswith(_COMMAND)
-        print("\n".join(parts) if broken else line, flush=True)
-
-
-def announce(
-    config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
-) -> None:
-    """Says what is trained on which data, by which engine, where its files are, and what clients keep."""
-    engine = model.local.resolve_engine(trainer.strategy.root_device)
-    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
-    if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
-        say("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need")
-    say(f"data: {data.federation}")
-    n_clients, notes = data.federation.n_clients, data.federation.notes
-    if left_out := notes.get("left_out_clients", 0):
-        say(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}")
-    say(f"engine: {engine.name} ({engine.reason}){several}")
-    quick = trainer.fast_dev_run  # type: ignore[attr-defined]
-    say("fast_dev_run: a round, its evaluation and the test, and no file" if quick else f"folder: {folder}")
-    for name, store in model.states.stores().items():
-        without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
-        what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")
-        say(f"clients keep their {what}: {store}{without}")

@@ -45,6 +45,8 @@ _OWN: dict[str, Any] = {
     "rates_chosen_for": str | None,
     "local_training": Mapping[str, Any],
 }
+_OTHER_VALUES = {"trainer": TRAINER, "algorithm": {"batch_size": PositiveInt | Literal["auto"]}}
+"""What a configuration may give other than what the annotations of the class say."""
 _MAY_MISS = ("run_dir", "n_components")
 _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "engine", "network.")
 """What stands under these keys is made for a try."""
@@ -102,7 +104,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
     """Checks the arguments of what a part of a configuration makes; makes it, too, if it costs nothing."""
     target, handed = _target(f"{key}._target_", part["_target_"]), HANDED.get(key, ())
     takes = parameters(target)
-    known = takes.known | {name: AllowedValues(hint) for name, hint in (TRAINER if key == "trainer" else {}).items()}
+    known = takes.known | {name: AllowedValues(hint) for name, hint in _OTHER_VALUES.get(key, {}).items()}
     for name, value in part.items():
         path = f"{key}.{name}"
         if name.startswith("_") or (key == "backbone" and value is None) or path in LOOKS:
@@ -145,14 +147,19 @@ def _target(key: str, path: Any) -> Callable[..., Any]:
 def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
     """Prepares for classes of the user's own, such as `backbone._target_=mine.Net`, in place of those of the choices.
 
-    Keys of the choice that the class does not take are removed, unless the user has typed them. Rates that were chosen
-    for SGD do not count for another optimiser: its rate is one that the user has typed, or its default.
+    Keys of the choice that the class does not take are removed, unless the user has typed them; so are the default's
+    local steps where somebody has set `algorithm.local_epochs`. Rates that were chosen for SGD do not count for another
+    optimiser: its rate is one that the user has typed, or its default.
 
     Returns:
         {"backbone": "Net"}, the name that replaces the choice's; {}: the network is a choice.
 
     """
     typed = {word.lstrip("+").partition("=")[0] for word in overrides}
+    steps, passes = "algorithm.local_steps", "algorithm.local_epochs"
+    sets_passes = passes in typed or OmegaConf.select(config, passes) not in (None, 1)
+    if sets_passes and not typed & {steps, "local_training.local_steps"}:
+        config.local_training.local_steps = None
     for key in ("backbone", "algorithm.client_optimizer", "adaptation.client_optimizer"):
         options = OmegaConf.select(config, key)
         try:

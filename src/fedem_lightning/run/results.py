@@ -19,6 +19,7 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
+from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
@@ -49,6 +50,8 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
+        "convergence": convergence(algorithm.curves),
+        **_compared_rounds(algorithm),
         **algorithm.diagnostics,
         "seconds": {
             "training": statistics.training_seconds,
@@ -76,6 +79,14 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "peak_memory_bytes": peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
     }
+
+
+def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
+    """The scores of the round that is best on validation, and of the last one that was evaluated."""
+    curves, best = algorithm.curves, best_round(algorithm.curves)
+    evaluated = [round_ for round_ in curves if best is not None and round_ in errors_by_round(curves)]
+    rounds = {"best_round": best, "last_round": max(evaluated, default=None)}
+    return {name: None if round_ is None else round_scores(curves, round_) for name, round_ in rounds.items()}
 
 
 def _n_served_models(algorithm: FederatedAlgorithm) -> int | None:

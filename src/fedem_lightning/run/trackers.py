@@ -18,7 +18,7 @@ from PIL import Image
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from fedem_lightning.errors import Interrupted, UserError, imported, one_line
-from fedem_lightning.records import HIGHER_IS_BETTER, SPLITS, headline
+from fedem_lightning.records import SPLITS
 from fedem_lightning.records.configs import resolved
 from fedem_lightning.records.files import regular, write_atomically
 from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
@@ -144,7 +144,7 @@ class Trackers(pl.Callback):
             return
         file = self.folder / "metrics.csv"
         curves, rounds = pd.read_csv(file) if file.exists() else pd.DataFrame({"round": []}), results["rounds"]
-        scores = named_scores(results) | best_round(curves)
+        scores = named_scores(results) | best_scores(results)
         last = curves[curves["round"] == rounds].dropna(axis=1).columns
         late = {name: value for name, value in scores.items() if name in curves and name not in last}
         for logger in self.loggers.values():
@@ -222,21 +222,11 @@ def _clipped(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 7]}-{hashlib.sha256(line.encode()).hexdigest()[:6]}"
 
 
-def best_round(curves: pd.DataFrame) -> dict[str, float]:
-    """Scores of the round with the best validation score, of equal ones the first.
-
-    Returns:
-        best/round, best/val/MEASURE and best/test/MEASURE, the test score of that round; empty without an evaluation
-        of validation samples.
-
-    """
-    measure = headline(str(name).rpartition("/")[2] for name in curves)[0]
-    name = f"val/{measure}"
-    if name not in curves or curves[name].isna().all():
-        return {}
-    values = curves[name].to_numpy(dtype=float)
-    row = curves.iloc[int(np.nanargmax(values) if HIGHER_IS_BETTER[measure] else np.nanargmin(values))]
-    return {f"best/{key}": float(row[key]) for key in ("round", name, f"test/{measure}") if key in curves}
+def best_scores(results: Mapping[str, Any]) -> dict[str, float]:
+    """best/round, best/val/MEASURE and best/test/MEASURE of the round with the best validation score; empty without."""
+    found = results.get("best_round") or {}
+    scores = {f"best/{split}/{found['measure']}": found[split] for split in ("val", "test") if found}
+    return {name: value for name, value in ({"best/round": found.get("round")} | scores).items() if _is_number(value)}
 
 
 def named_scores(results: Mapping[str, Any]) -> dict[str, float]:

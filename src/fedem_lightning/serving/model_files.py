@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
+from fedem_lightning.callbacks.best_round import BEST
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
@@ -39,7 +40,8 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
     """The model of a run, in eval mode on the CPU.
 
     Args:
-        path: a run's folder, whose newest intact checkpoint is taken, or a `.ckpt` file.
+        path: a run's folder, whose best round is taken where it was kept, else its newest intact checkpoint; or a
+            `.ckpt` file.
         trust: packages of yours whose classes the checkpoint may name; those of this package are known.
         arguments: of the algorithm's class; they replace those of the checkpoint. `backbone=` is needed for a network
             that the checkpoint cannot name.
@@ -85,7 +87,8 @@ def checkpoint_of(path: Path) -> Path:
     if not (path / "checkpoints").is_dir():
         require(not runs, f"{path}: a folder of {len(runs)} runs, expected one of them, e.g. {runs[0] if runs else ''}")
         raise UserError(f"{path}: no checkpoint here; expected a run's folder or a .ckpt file")
-    found = newest_checkpoint(path)
+    best = path / "checkpoints" / BEST
+    found = best if best.exists() else newest_checkpoint(path)
     if found is None:
         raise UserError(f"{path / 'checkpoints'}: no intact checkpoint")
     return found

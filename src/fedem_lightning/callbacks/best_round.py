@@ -1,0 +1,94 @@
+"""The best round on validation samples: training stops once they show no gain, and that round's model is kept."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from fedem_lightning.algorithms.checkpoints import read_checkpoint
+from fedem_lightning.evaluation.convergence import LARGEST_FALL, best_round, errors_by_round, fall
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import PositiveInt
+
+BEST = "best.ckpt"
+"""The file of the best round, beside a run's newest checkpoints."""
+
+
+class BestRound(Checked, pl.Callback):
+    """Stops training once validation no longer improves; afterwards the model is that of the best round.
+
+    It stops when over the last `patience` rounds, and over the last tenth of all, neither the validation loss nor the
+    error has fallen by more than 1 % (`evaluation.convergence`). The best round has the best `val/accuracy`, or the
+    lowest `val/mse` or `val/loss`, as the task has it. Needs validation samples; without them nothing stops.
+
+    With a `PrivateMean` all rounds run and the last one counts, because a choice by clients' scores would have to be
+    paid for; so it is where clients are processes of their own, who keep their newest models.
+
+    Args:
+        patience: rounds without a gain after which training stops; None: it never does.
+        dirpath: folder of `best.ckpt`; None: `checkpoints` in the Trainer's default_root_dir.
+
+    """
+
+    def __init__(self, patience: PositiveInt | None = 25, dirpath: str | Path | None = None) -> None:
+        super().__init__()
+        self.patience, self.dirpath = patience, dirpath
+        self.best: int | None = None  # the best round so far
+        self.stopped: int | None = None  # the round after which training was stopped
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins anew, or where the checkpoint left off."""
+        self.stopped = None
+        pl_module.diagnostics.pop("scored_round", None)  # type: ignore[union-attr,operator]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keeps the round if it is the best so far; stops if the validation samples show no gain."""
+        model: Any = pl_module
+        last = model.statistics.rounds
+        if last not in errors_by_round(model.curves) or not _may_choose(model):
+            return
+        best = best_round(model.curves)
+        if best == last:
+            trainer.save_checkpoint(self._path(trainer))
+        self.best = best
+        if self.patience is None or self.since(last) < min(model.curves):
+            return
+        losses = {round_: row["val/loss"] for round_, row in model.curves.items() if "val/loss" in row}
+        if all(fall(values, self.since(last)) <= LARGEST_FALL for values in (losses, errors_by_round(model.curves))):
+            self.stopped = last
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Gives the model the state of the best round; its history, such as what was sent, stays that of all rounds."""
+        model: Any = pl_module
+        path = self._path(trainer)
+        if self.best in (None, model.statistics.rounds) or not path.exists():
+            return
+        saved = read_checkpoint(path)
+        history, curves = copy.deepcopy(vars(model.statistics)), model.curves
+        model.on_load_checkpoint(saved)
+        model.load_state_dict(saved["state_dict"])
+        vars(model.statistics).update(history)
+        model.curves = curves
+        model.diagnostics["scored_round"] = self.best
+
+    def since(self, last: int) -> int:
+        """The round since which the validation scores have to improve if training is to go on after round `last`."""
+        return min(last - (self.patience or last), int(0.9 * last))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the state of a checkpoint."""
+        self.best = state_dict["best"]
+
+    def _path(self, trainer: pl.Trainer) -> Path:
+        return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints") / BEST
+
+
+def _may_choose(model: Any) -> bool:
+    """Whether a round may be chosen by clients' scores, and the server holds all that the round's model is made of."""
+    return model.remote is None and not model.aggregation.samples_independently
