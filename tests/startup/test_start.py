@@ -92,7 +92,7 @@ def test_help_says_how_to_use_this_package(
         for group, names in choices().items():
             assert group in words or f"+{group}" in words
             assert set(names) <= words
-        assert not {"base", "algorithm_base", "protocol", "fedem_protocol"} & words
+        assert not {"base", "algorithm_base", "fedem_protocol"} & words
         assert "algorithm [fedem]" in said
         assert said.count("  python -m fedem_lightning") >= 10
         assert str(ROOT / "docs") in said

@@ -1,5 +1,6 @@
 """The clients' local training: weighted steps over each client's training samples (FedEM, Alg. 2, LocalSolver)."""
 
+import math
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
@@ -75,15 +76,16 @@ class LocalTraining:
 
     def in_words(self, n_train: Tensor | None = None) -> str:
         """The clients' optimiser, batches and steps; `n_train` [C]: numbers of training samples of those that train."""
-        optimizer, passes = self.optimizer, f"{self.epochs} pass{'es' * (self.epochs != 1)} over its samples a round"
+        optimizer, passes = self.optimizer, f"{self.epochs:g} pass{'es' * (self.epochs > 1)} over its samples a round"
         momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, ClientSGD) else ""
         said = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {self.batch_size}, "
         if self.steps is not None:
             return said + f"{self.steps} step{'s' * (self.steps != 1)} of a client a round"
         if n_train is None or not len(n_train):
             return said + passes
-        fewest, most = (int(n) for n in (n_train.min(), n_train.max()))
-        least, largest = (self.epochs * -(-n // self.batch_size) for n in (fewest, most))
+        fewest, most, size = int(n_train.min()), int(n_train.max()), self.batch_size
+        whole, part = divmod(self.epochs, 1)
+        least, largest = (int(whole) * -(-n // size) + math.ceil(math.ceil(part * n) / size) for n in (fewest, most))
         of_whom = f"{least} steps of the smallest client ({fewest} samples), {largest} of the largest ({most})"
         return f"{said}{passes}: {of_whom}"
 

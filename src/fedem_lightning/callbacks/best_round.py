@@ -46,7 +46,8 @@ class BestRound(Checked, pl.Callback):
         """Keeps the round if it is the best so far; stops if the validation samples show no gain."""
         model: Any = pl_module
         last = model.statistics.rounds
-        if last not in errors_by_round(model.curves) or not _may_choose(model):
+        quick: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if quick or last not in errors_by_round(model.curves) or not _may_choose(model):
             return
         best = best_round(model.curves)
         if best == last:
