@@ -14,15 +14,19 @@ def _curves(losses: dict[int, float], split: str = "val") -> dict[int, dict[str,
 
 def test_a_loss_that_still_falls_is_said() -> None:
     found = convergence(_curves({r: math.exp(-r / 20) + 0.1 for r in range(0, 21, 2)}))
-    assert found["finished"] is False and found["rounds"] == [18, 20] and found["split"] == "val"
+    assert found["finished"] is False
+    assert found["rounds"] == [18, 20]
+    assert found["split"] == "val"
     before, after = math.exp(-18 / 20) + 0.1, math.exp(-1) + 0.1
     assert found["share"] == pytest.approx((before - after) / min(after, 1.1 - after))
-    assert "fell by" in unfinished_line(found) and "rounds 18 to 20" in unfinished_line(found)
+    assert "fell by" in unfinished_line(found)
+    assert "rounds 18 to 20" in unfinished_line(found)
 
 
 def test_a_loss_that_has_come_to_its_floor_is_finished() -> None:
     found = convergence(_curves({r: math.exp(-r / 20) + 0.1 for r in range(0, 301, 10)}))
-    assert found["finished"] is True and unfinished_line(found) == ""
+    assert found["finished"] is True
+    assert unfinished_line(found) == ""
 
 
 def test_a_slow_fall_from_the_start_is_not_finished() -> None:
@@ -43,7 +47,8 @@ def test_noise_around_a_floor_is_no_fall() -> None:
 
 def test_a_fall_over_more_than_a_tenth_counts_by_its_share() -> None:
     rare = convergence(_curves({0: 1.0, 20: 0.505, 40: 0.4925, 60: 0.48}))
-    assert rare["share"] == pytest.approx(0.0125 / 0.48 * 6 / 20) and rare["finished"] is True
+    assert rare["share"] == pytest.approx(0.0125 / 0.48 * 6 / 20)
+    assert rare["finished"] is True
 
 
 def test_what_cannot_be_told_has_its_reason() -> None:

@@ -121,7 +121,7 @@ def test_hydras_help_and_our_version(
     assert capsys.readouterr().out == f"fedem-lightning {fedem_lightning.__version__}\n"
 
 
-@pytest.mark.parametrize(("typed", "hidden"), [("algorithm=", "base"), ("", "protocol"), ("+", "protocol")])
+@pytest.mark.parametrize(("typed", "hidden"), [("algorithm=", "base"), ("", "_protocol"), ("+", "_protocol")])
 def test_completion_offers_choices_only(
     typed: str, hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

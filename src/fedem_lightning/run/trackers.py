@@ -225,8 +225,8 @@ def _clipped(text: str) -> str:
 def best_scores(results: Mapping[str, Any]) -> dict[str, float]:
     """best/round, best/val/MEASURE and best/test/MEASURE of the round with the best validation score; empty without."""
     found = results.get("best_round") or {}
-    scores = {f"best/{split}/{found['measure']}": found[split] for split in ("val", "test") if found}
-    return {name: value for name, value in ({"best/round": found.get("round")} | scores).items() if _is_number(value)}
+    names = {"round": "round"} | {split: f"{split}/{found.get('measure')}" for split in ("val", "test")}
+    return {f"best/{name}": found[key] for key, name in names.items() if _is_number(found.get(key))}
 
 
 def named_scores(results: Mapping[str, Any]) -> dict[str, float]:
