@@ -1,5 +1,7 @@
 """`python -m fedem_lightning.personalize`: the models are those of the run's own unseen clients."""
 
+import contextlib
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +12,25 @@ import pandas as pd
 import pytest
 import torch
 
-from fedem_lightning import load, load_clients
+from fedem_lightning import (
+    MLP,
+    ClientSGD,
+    CropFlip,
+    FedAvg,
+    FederatedDataModule,
+    FedPer,
+    Finetune,
+    load,
+    load_clients,
+)
+from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.personalize import main
 from fedem_lightning.serving.personalizing import only_shots
 from fedem_lightning.serving.rows import ClientRows, read_rows
+from helpers.federations import make_trainer
 
 
 def of_results(path: Path) -> Any:
@@ -87,3 +101,27 @@ def test_draws_are_nested_and_belong_to_the_client(place: Path) -> None:
     one = ClientRows(rows.samples, np.zeros(alone.sum(), dtype=np.int64), rows.names[1:2], codes[alone])
     assert ((only_shots(one, 5, seed=0) == 0) == drawn[5][alone]).all()
     assert (only_shots(rows, 1, 0)[codes == 2] == 2).all()
+
+
+@pytest.mark.parametrize(("kind", "options"), [(FedPer, {}), (FedAvg, {"adaptation": Finetune(epochs=4)})])
+def test_clients_train_with_the_augmentation_of_their_run(kind: Any, options: Any, tmp_path: Path) -> None:
+    """In the process that trained and from its file; a transform that no file can name is named, and left out."""
+    x, y = np.random.default_rng(0).integers(256, size=(60, 6, 6)).astype(np.uint8), np.arange(60) % 3
+    for augmentation in (CropFlip(2), lambda x, keys: x.flip(-1), None):
+        options |= {"batch_size": 4, "local_epochs": 3, "client_optimizer": ClientSGD(lr=0.5)}
+        data = FederatedDataModule.from_arrays(x, y, np.arange(60) // 15, unseen=["3"], fractions=(0.6, 0, 0.4))
+        data.federation.augmentation = augmentation
+        model = kind(functools.partial(MLP, data.in_shape, 3, [5]), 4, **options)
+        saving = {"callbacks": [RoundCheckpoint(2, dirpath=tmp_path)], "enable_checkpointing": True}
+        trainer = make_trainer(2, **saving)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        train, test = (data.federation.block(torch.tensor([3]), split).index.numpy() for split in ("train", "test"))
+        loaded = kind.load_from_checkpoint(tmp_path / "round-000002.ckpt")
+        for one in (model, loaded):
+            lost = one is loaded and not isinstance(augmentation, CropFlip | None)
+            with pytest.warns(UserWarning, match="train without .*lambda") if lost else contextlib.nullcontext():
+                p = one.personalize(x[train], y[train], "3").predict(x[test])
+            loss = -np.log(p[np.arange(len(test)), y[test]]).mean()
+            same = loss == pytest.approx(float(model.clients.set_index("id").test_loss["3"]), rel=1e-6)
+            assert same == (not lost)

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -105,4 +105,5 @@ def federation_of(
     seen[: schema.n_clients] = schema.seen
     all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names
     domains = None if schema.domains is None else Domains(schema.domains, torch.full_like(clients, -1))
-    return Federation(samples, splits, all_names, seen, schema.task, domains=domains, features=schema.features)
+    more: dict[str, Any] = {"domains": domains, "features": schema.features, "augmentation": schema.augmentation}
+    return Federation(samples, splits, all_names, seen, schema.task, **more)

@@ -1,5 +1,6 @@
 """A trained model: clients by name, and new clients that get a model from their samples."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +114,9 @@ class TrainedModel:
 
         """
         algorithm, schema = self.algorithm, self.schema
+        if lost := schema.lost_augmentation:
+            said = "with which clients trained, and a file cannot say how it is made"
+            warnings.warn(f"augmentation: new clients train without {lost}, {said}", stacklevel=2)
         clients: list[int] = []
         new: list[str] = []
         for name in names:

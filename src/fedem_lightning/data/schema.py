@@ -1,5 +1,6 @@
 """What a model knows of the federation it was trained on: its clients' names and the form of a sample, without data."""
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from fedem_lightning.data.arrays import as_fields, as_rows, check_features, chec
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.labels import has_several, labels_of_task
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
+from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.recipes import recipe
+from fedem_lightning.records.recipes import import_path, recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.tasks import Task
 
@@ -40,6 +42,8 @@ class Schema:
         columns: names of the table's columns "label" and "client".
         domains: names of the samples' domains, if they are known.
         whole: by name of an array of whole numbers (a single one is "x"): the largest, plus 1.
+        augmentation: of training batches, with which new clients train, too.
+        lost_augmentation: its name, where a file could not say how it is made; "": nothing is lost.
 
     """
 
@@ -56,6 +60,8 @@ class Schema:
     columns: dict[str, str] = field(default_factory=dict)
     domains: tuple[str, ...] | None = None
     whole: dict[str, int] = field(default_factory=dict)
+    augmentation: Augmentation | None = None
+    lost_augmentation: str = ""
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -83,6 +89,7 @@ class Schema:
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
             whole=_whole_numbers(samples),
+            augmentation=federation.augmentation,
         )
 
     @property
@@ -207,7 +214,11 @@ class Schema:
         """The facts as plain values and tensors, for a checkpoint."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         features = None if self.features is None else self.features.state()
-        return found | {"task": recipe(self.task), "features": features}
+        change, lost = self.augmentation, self.lost_augmentation
+        if change is not None and not type(change).__module__.startswith("fedem_lightning."):
+            change, lost = None, import_path(change if inspect.isroutine(change) else type(change))
+        made = {"task": recipe(self.task), "augmentation": recipe(change)}
+        return found | made | {"features": features, "lost_augmentation": lost}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Schema":
@@ -215,7 +226,8 @@ class Schema:
         tuples = {name: None if state[name] is None else tuple(state[name]) for name in ("names", "classes", "domains")}
         shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
-        return cls(**{**state, **tuples, **shapes, "task": make(state["task"], key="task"), "features": features})
+        made = {name: make(state.get(name), key=name) for name in ("task", "augmentation")}  # older files have one
+        return cls(**{**state, **tuples, **shapes, **made, "features": features})
 
 
 def _named(rows: Any) -> Any:

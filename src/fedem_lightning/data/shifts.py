@@ -15,7 +15,7 @@ from torch import Tensor
 from fedem_lightning.data.partitions import Partition
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold, generator
-from fedem_lightning.settings.check import Checked
+from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count, PositiveInt, Share
 
 
@@ -75,7 +75,7 @@ class Augmentation(Protocol):
         """Changes x [n, ...] by keys int64 [n] in [0, 2^32) -> [n, ...]."""
 
 
-class CropFlip(Checked):
+class CropFlip(Recorded):
     """Shifts an image by up to `padding` pixels each way, filled with zeros, and mirrors half of the images.
 
     Args:

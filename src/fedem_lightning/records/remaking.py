@@ -25,6 +25,7 @@ _ROOMS = {
     ),  # where files find it
     "client_optimizer": ("client_optimizers",),
     "task": ("tasks",),
+    "augmentation": ("data.shifts",),
     "surrogate": ("algorithms.surrogate",),
     **{name: (name,) for name in ("adaptation", "aggregation", "compression", "engine", "faults", "topology")},
 }
