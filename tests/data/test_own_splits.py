@@ -140,3 +140,4 @@ def test_a_table_says_what_a_random_split_does(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         table(tmp_path, FRAME, split_by="group:visitor")
         table(tmp_path, QUIET.assign(ward=RNG.integers(9, size=N), town=RNG.integers(40, size=N), key=np.arange(N)))
+        table(tmp_path, QUIET.assign(week=[[i] for i in range(N)], id=[[0]] * N), "lists.parquet")

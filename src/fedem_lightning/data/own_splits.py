@@ -75,10 +75,7 @@ class OwnSplitting(Splitting):
         if kind is None:
             return self.split(client)
         if kind == "stratified":
-            require(
-                by_class,
-                "split_by: stratified needs one class for each sample; split by time or by group, or at random",
-            )
+            require(by_class, "split_by: stratified needs one class for each sample; take time:COLUMN or group:COLUMN")
             return self._drawn(client, y, kind)
         values = pd.Series(np.asarray(values))
         fits = len(values) == len(client) and not values.isna().any()
@@ -134,7 +131,7 @@ def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
     for name in frame.columns.difference(list(taken.values()), sort=False):
         words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()))
         column, said = frame[name].dropna(), ""
-        if (words & OF_TIME or _all_dates(column)) and column.nunique() > 1:
+        if _are_times(column, bool(words & OF_TIME)):
             said = "looks like a time: a random split trains on rows that are later than those it tests on; "
             said += f"split_by=time:{name} tests on each client's last rows"
         elif _are_entities(column, bool(words & OF_ENTITIES), frame.get(taken.get("client"))):
@@ -144,11 +141,13 @@ def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
             warnings.warn(f"column {name!r} {said}", stacklevel=4)
 
 
-def _all_dates(column: pd.Series) -> bool:
-    some = column.iloc[:1000]
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return True
-    return pd.api.types.is_string_dtype(some) and len(some) > 0 and bool(some.str.fullmatch(DATE).all())
+def _are_times(column: pd.Series, named_so: bool) -> bool:
+    """Whether values seem to be times, more than one: by their type, their form, or the column's name."""
+    text = pd.api.types.is_string_dtype(column)
+    if text and not named_so:
+        named_so = bool(column.iloc[:1000].str.fullmatch(DATE).all())
+    known = pd.api.types.is_datetime64_any_dtype(column)
+    return (known or (named_so and (text or pd.api.types.is_numeric_dtype(column)))) and column.nunique() > 1
 
 
 def _are_entities(column: pd.Series, named_so: bool, client: pd.Series | None) -> bool:
