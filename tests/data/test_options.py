@@ -40,7 +40,7 @@ KEYWORDS: dict[Any, str] = {
     NpzDataModule: f"path {TASK} {OWN}",
     TableDataModule: f"{TABLE} {TASK} {OWN}",
     TorchDataModule: f"data test val client columns {TASK} {OWN}",
-    PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
+    PFLlibDataModule: f"path val_fraction n_clients drop_empty {TASK} {HELD_OUT}",
     FolderDataModule: f"path size {TASK} {OWN}",
     FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {OWN}",
 }

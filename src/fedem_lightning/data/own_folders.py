@@ -73,6 +73,7 @@ class PFLlibDataModule(FederatedDataModule):
         path: the folder.
         val_fraction: share of each client's training samples that are for validation instead.
         n_clients: up to 1 the share of the clients to keep, from 2 on their number; None: all.
+        drop_empty: see `Dealing`.
         options: those of `TaskOptions` and `HoldOut`.
 
     Raises:
@@ -86,6 +87,7 @@ class PFLlibDataModule(FederatedDataModule):
         *,
         val_fraction: BelowOne = 0.0,
         n_clients: ShareOrNumber | None = None,
+        drop_empty: bool = False,
         **options: Annotated[Any, TaskOptions, HoldOut],
     ) -> None:
         task, hold_out = grouped(options, TaskOptions, HoldOut)
@@ -96,7 +98,7 @@ class PFLlibDataModule(FederatedDataModule):
         if val_fraction > 0:
             train = np.flatnonzero(own.split == 0)
             own.split[train] = splitting.split(np.unique(own.client[train], return_inverse=True)[1])
-        dealing = Dealing(n_clients=n_clients)
+        dealing = Dealing(n_clients=n_clients, drop_empty=drop_empty)
         super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
 
 

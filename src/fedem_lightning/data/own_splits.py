@@ -77,9 +77,10 @@ class OwnSplitting(Splitting):
         if kind == "stratified":
             require(by_class, "split_by: stratified needs one class for each sample; take time:COLUMN or group:COLUMN")
             return self._drawn(client, y, kind)
-        values = pd.Series(np.asarray(values))
-        fits = len(values) == len(client) and not values.isna().any()
-        require(fits, f"split_by: expected a {kind} for each of {len(client)} samples, got {values.notna().sum()}")
+        array, expected = np.asarray(values), f"split_by: expected a {kind} for each of {len(client)} samples"
+        require(array.shape == client.shape, f"{expected}, got shape {array.shape}")
+        values = pd.Series(array)
+        require(not values.isna().any(), f"{expected}, {values.isna().sum()} have none")
         if kind == "time":
             return self.by_rank(client, -_times(values).argsort(kind="stable").argsort())
         groups = pd.factorize(values)[0]

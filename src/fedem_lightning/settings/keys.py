@@ -87,7 +87,7 @@ def three_digits(text: str) -> str:
     return f"{float(text):.3g}"
 
 
-_OWN = ("table", "npz", "hub", "pfllib")
+_OWN = ("table", "npz", "hub", "folder", "pfllib")
 """Choices of data sets that are files of a user's own."""
 _ENDINGS = (".csv", ".tsv", ".parquet", ".npz", ".json", ".jsonl")
 
