@@ -95,7 +95,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no column": ({"split_by": "time"}, "split_by: expected time:COLUMN, group:COLUMN or stratified; for arrays"),
     "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN, group:COLUMN or strat"),
     "missing column": ({"split_by": "time:open"}, "split_by: no column 'open'; did you mean opened?"),
-    "role": ({"split_by": "group:shop"}, "split_by: column 'shop' is the label, the client or the split already"),
+    "role": ({"split_by": "group:shop"}, "split_by: column 'shop' is the client already"),
     "split": ({"split_by": "time:opened", "split": "part"}, "split_by: the data have their split already"),
     "no times": (
         {"split_by": "time:visitor"},
@@ -142,4 +142,5 @@ def test_a_table_says_what_a_random_split_does(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         table(tmp_path, FRAME, split_by="group:visitor")
         table(tmp_path, QUIET.assign(ward=RNG.integers(9, size=N), town=RNG.integers(40, size=N), key=np.arange(N)))
-        table(tmp_path, QUIET.assign(week=[[i] for i in range(N)], id=[[0]] * N), "lists.parquet")
+        lists: dict[str, Any] = {"week": [[i] for i in range(N)], "id": [[0]] * N}
+        table(tmp_path, QUIET.assign(**lists), "lists.parquet")

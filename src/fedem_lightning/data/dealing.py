@@ -89,20 +89,29 @@ class Dealing:
         fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
         fits = fits and bool(((client >= -1) & (client < n_clients)).all())
         require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
-        return self.without_empty(dealt, np.bincount(client[client >= 0], minlength=n_clients) > 0)
+        return self.without_empty(dealt, np.zeros_like(client), np.ones(n_clients, dtype=bool))[0]
 
-    def without_empty(self, dealt: Partition, kept: np.ndarray) -> Partition:
-        """The clients `kept`, bool [T]; the others are left out if `drop_empty` says so, and notes say how many."""
+    def without_empty(self, dealt: Partition, split: np.ndarray, seen: np.ndarray) -> tuple[Partition, np.ndarray]:
+        """With `drop_empty` the clients that have a training sample, or are unseen and have any; else all of them.
+
+        Args:
+            dealt: samples by client; the new notes say who was left out.
+            split: of each sample, 0 train, int [n].
+            seen: whether each client is to train, bool [T].
+
+        """
+        n_train, n = (np.bincount(dealt.client[rows] + 1, minlength=len(seen) + 1)[1:] for rows in (split == 0, ...))
+        kept = np.where(seen, n_train, n) > 0
         if not self.drop_empty or kept.all():
-            return dealt
+            return dealt, seen
         require(bool(kept.any()), "drop_empty: no client has a training sample")
         new = np.full(len(kept) + 1, -1, dtype=np.int64)  # the last is nobody's
         new[:-1][kept] = np.arange(kept.sum())
-        names, notes, idle = np.array(dealt.names, dtype=object), dict(dealt.notes), int((~kept).sum())
+        names, notes = np.array(dealt.names, dtype=object), dict(dealt.notes)
         why = f"dataset.drop_empty=true leaves out {listed(names[~kept].tolist(), 3)}, without training samples"
         notes["why"] = f"{notes['why']}; {why}" if "why" in notes else why
-        notes["left_out_clients"] = notes.get("left_out_clients", 0) + idle
-        return Partition(new[dealt.client], tuple(names[kept]), notes)
+        notes["left_out_clients"] = notes.get("left_out_clients", 0) + int((~kept).sum())
+        return Partition(new[dealt.client], tuple(names[kept]), notes), seen[kept]
 
     def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
         """Deals a user's own samples; y may be real targets (not `by_class`).

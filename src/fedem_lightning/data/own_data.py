@@ -125,19 +125,9 @@ def checked_federation(
             x, notes["images"] = to_channels_last(x)
     by_class = options.task in ("classification", "binary")
     dealt = dealing.deal_own(Labels(y, None, owner, own_names), splitting.seed, by_class)
-    own_split = arrays.split is not None
-    if own_split:
-        require(splitting.split_by is None, "split_by: the data have their split already; leave one of them out")
-        codes = check_split(as_array("split", arrays.split), n)
-    else:
-        codes = splitting.split_own(dealt.client, y, arrays.by, by_class)
-    seen = splitting.seen(dealt.names)
-    sizes = (
-        np.bincount(dealt.client[rows & (dealt.client >= 0)], minlength=len(seen)) for rows in (codes == 0, codes >= 0)
-    )
-    kept = np.where(seen, *(n > 0 for n in sizes))  # unseen clients need no training samples
-    if dealing.drop_empty:
-        dealt, seen = dealing.without_empty(dealt, kept), seen[kept]
+    given = None if arrays.split is None else check_split(as_array("split", arrays.split), n)
+    codes = splitting.split_own(dealt.client, y, arrays.by, by_class, given)
+    dealt, seen = dealing.without_empty(dealt, codes, splitting.seen(dealt.names))
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
     if learn is not None:
         require(bool(train.any()), "split: no client that trains has a training sample")

@@ -61,7 +61,9 @@ class OwnSplitting(Splitting):
         require(column is not None or name is None, no_columns)
         return array if column is None else column
 
-    def split_own(self, client: np.ndarray, y: np.ndarray, values: Any, by_class: bool) -> np.ndarray:
+    def split_own(
+        self, client: np.ndarray, y: np.ndarray, values: Any, by_class: bool, given: np.ndarray | None = None
+    ) -> np.ndarray:
         """Splits each client's samples (int [n]; -1: no client's): int8 [n], 0 train, 1 val, 2 test.
 
         Args:
@@ -69,11 +71,13 @@ class OwnSplitting(Splitting):
             y: labels [n, ...].
             values: times or groups of the samples, [n]; None where the option needs none.
             by_class: whether a sample has one class.
+            given: the split that the data have already.
 
         """
         kind, _, _ = self.parts
+        require(kind is None or given is None, "split_by: the data have their split already; leave one of them out")
         if kind is None:
-            return self.split(client)
+            return self.split(client) if given is None else given
         if kind == "stratified":
             require(by_class, "split_by: stratified needs one class for each sample; take time:COLUMN or group:COLUMN")
             return self._drawn(client, y, kind)

@@ -76,13 +76,11 @@ class TableDataModule(FederatedDataModule):
         more, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
-        roles = _roles(frame, label, client, split, needs_client=dealing.partition == "natural")
-        _, by, _ = splitting.parts
-        by = None if by is None else _known("split_by", by, list(frame.columns))
-        require(by not in roles.values(), f"split_by: column {by!r} is the label, the client or the split already")
-        names = _features(frame, roles if by is None else {**roles, "split_by": by}, features)
+        others = {"split": split, "split_by": splitting.parts[1]}
+        roles = _roles(frame, label, client, others, needs_client=dealing.partition == "natural")
+        names = _features(frame, roles, features)
         known = _listed("categorical", categorical, names, "feature")
-        check_values(frame, [*roles.values(), *([by] if by else [])])
+        check_values(frame, list(roles.values()))
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
         y, task, said = labels_of(frame[roles["label"]], task)
         given: dict[str, Any] = {
@@ -90,20 +88,20 @@ class TableDataModule(FederatedDataModule):
         }
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
         notes = {"source": str(path), "columns": roles, **said}
-        own, more = OwnArrays(frame, y, **given, by=None if by is None else frame[by]), replace(more, task=task)
+        given["by"] = frame[roles["split_by"]] if "split_by" in roles else None
+        own, more = OwnArrays(frame, y, **given), replace(more, task=task)
         super().__init__(checked_federation(own, more, dealing, splitting, notes, learn))
-        if "split" not in roles and by is None:
+        if not {"split", "split_by"} & roles.keys():
             warn_of_random_split(frame, roles)
 
 
-def _roles(frame: pd.DataFrame, label: Any, client: Any, split: Any, needs_client: bool) -> dict[str, str]:
-    """The columns that are the label, the client and the split, by role."""
+def _roles(frame: pd.DataFrame, label: Any, client: Any, others: dict[str, Any], needs_client: bool) -> dict[str, str]:
+    """The columns that are the label, the client and, where they are named, others, by role."""
     there = list(frame.columns)
     roles = {"label": _known("label", label, there)}
     if needs_client or client is not None:
         roles["client"] = _known("client", client, there, "; or deal the rows by partition=iid")
-    if split is not None:
-        roles["split"] = _known("split", split, there)
+    roles |= {role: _known(role, name, there) for role, name in others.items() if name is not None}
     taken = {name: role for role, name in reversed(roles.items())}  # the first role of each column
     for role, name in roles.items():
         require(taken[name] == role, f"{role}: column {name!r} is the {taken[name]} already")
