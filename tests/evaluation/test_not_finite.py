@@ -11,13 +11,10 @@ import torch
 
 from fedem_lightning import FedAvg
 from fedem_lightning.evaluation.summaries import not_finite, summarize
-from fedem_lightning.report import Papers
-from fedem_lightning.report.finished_run import find_runs
-from fedem_lightning.report.groups import group_runs
-from fedem_lightning.report.scores_table import scores_table
 from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.federations import make_data, make_model, make_trainer, split_of, stored, train
+from helpers.report_runs import tables_in
 from helpers.runs import make_run
 
 ONES = np.ones(20, dtype=int)
@@ -87,8 +84,7 @@ def test_the_report_says_it(tmp_path: Path) -> None:
     found = {"train": 0, "val": 0, "test": 1, "clients": ["north"]}
     make_run(tmp_path / "a", 0.7, "fedavg", 0, not_finite=found)
     make_run(tmp_path / "b", 0.7, "fedavg", 1)  # as an earlier version wrote it
-    settings, _ = group_runs(find_runs([tmp_path])[0])
-    warnings = scores_table(settings[0], Papers()).warnings
+    warnings = tables_in(tmp_path)[0].warnings
     assert warnings[-1:] == [f"FedAvg, seed 0: {not_finite_lines({'not_finite': found})[0]}"]
 
 

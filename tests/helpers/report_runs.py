@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.report import Group, Run
+from fedem_lightning.report import Group, Papers, Run, find_runs, group_runs
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.finished_run import read_run
+from fedem_lightning.report.scores_table import Table, scores_table
 from helpers.runs import make_run
 
 
@@ -51,6 +52,11 @@ def make_sampled_run(
         values = values if values.dtype == bool else values.astype(np.float32)
         np.savez(folder / "test_samples.npz", n=[len(client) for client in arrays], values=values, measure=measure)
     return folder
+
+
+def tables_in(folder: Path, paper: str | None = None) -> list[Table]:
+    """The tables of all runs below a folder."""
+    return [scores_table(setting, Papers(paper)) for setting in group_runs(find_runs([folder])[0])[0]]
 
 
 def group_of(*folders: Path) -> Group:

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.headline import in_a_sentence
-from fedem_lightning.report.scores_table import Table, scores_table
-from helpers.report_runs import make_sampled_run, report
+from fedem_lightning.report.scores_table import Table
+from helpers.report_runs import make_sampled_run, report, tables_in
 
 FALLING = {"finished": False, "share": 0.031, "rounds": [18, 20], "split": "val", "reason": None}
 ENDED = {**FALLING, "finished": True, "share": 0.001}
@@ -27,7 +26,7 @@ def four_methods(folder: Path, doubtful: dict[str, dict[str, Any]]) -> Table:
             more = {"convergence": ENDED, **doubtful.get(name, {})}
             right = [np.arange(60) < n + seed * seed * i % 5 + client % 2 for client in range(8)]
             make_sampled_run(folder / f"{name}{seed}", right, name, seed, **more)
-    return scores_table(group_runs(find_runs([folder])[0])[0][0], Papers())
+    return tables_in(folder)[0]
 
 
 DOUBTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -8,15 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedem_lightning.report import Papers, find_runs, group_runs
 from fedem_lightning.report.figures import figures_of
-from fedem_lightning.report.scores_table import Table, scores_table
-from helpers.report_runs import make_sampled_run
+from helpers.report_runs import make_sampled_run, tables_in
 from helpers.runs import make_run
-
-
-def tables_in(folder: Path) -> list[Table]:
-    return [scores_table(setting, Papers()) for setting in group_runs(find_runs([folder])[0])[0]]
 
 
 def figure(folder: Path, name: str) -> Any:

@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.report import Papers, Setting, find_runs, group_runs
 from fedem_lightning.report.headline import in_a_sentence
-from fedem_lightning.report.scores_table import scores_table
+from helpers.report_runs import tables_in
 from helpers.runs import make_run
-
-
-def setting_in(folder: Path) -> Setting:
-    return group_runs(find_runs([folder])[0])[0][0]
 
 
 def sentence(folder: Path, scores: dict[str, list[float]], measure: str = "accuracy") -> str:
     for name, values in scores.items():
         for seed, value in enumerate(values):
             make_run(folder / f"{name}{seed}", value, name, seed, measure=measure)
-    return in_a_sentence(scores_table(setting_in(folder), Papers()))
+    return in_a_sentence(tables_in(folder)[0])
 
 
 def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:

@@ -83,13 +83,6 @@ def test_losses_are_better_when_they_are_smaller(tmp_path: Path) -> None:
     differences = [x.astype(np.float32).astype(float) - y.astype(np.float32) for x, y in zip(a, b, strict=True)]
     expected = [mean_tests(d, np.zeros(len(d), int), 1).p[0] for d in differences]
     np.testing.assert_allclose(table["p"], expected, rtol=1e-6)
-    (tmp_path / "a" / "test_samples.npz").unlink()
-    untested = compare_clients(group_of(one), group_of(other))
-    assert untested is not None
-    assert untested["p"].isna().all()
-    shares = gains_and_losses(untested)
-    assert shares[:3].tolist() == [1, 0, 0]
-    assert math.isnan(shares.gains)
 
 
 def test_gains_and_losses_of_a_table_by_hand() -> None:

@@ -23,25 +23,23 @@ def in_a_sentence(table: Table) -> str:
     known.sort(key=lambda group: -table.setting.sign * table.value(group, "weighted"))
     if not known:
         return "No method has a finite test score."
-    best, measure, unit = known[0], *_measure(table)
+    best, (measure, _, unit) = known[0], table.setting.unit.partition(", ")
+    equal, others = (
+        [group for group in known if _are_equal(table, best, group) == are_equal] for are_equal in (True, False)
+    )
     among = f"Of the {len(known)} rows that can be compared " if len(known) < len(finite) else ""
-    equal = [group for group in known if _are_equal(table, best, group)]
     names = " and ".join(sorted(shorten(group.name) for group in equal))
-    others = [group for group in known if group not in equal]
-    gains = [f"{_gain(table, best, g)} than with {shorten(g.name)}" for g in _first_baselines(others)]
-    in_brackets = f" ({', '.join(gains)})".replace(f", {_more(table)}", ",") if gains else ""
+    baselines = [next((group for group in others if group.algorithm == name), None) for name in BASELINES]
+    gains = [f"{_gain(table, best, group)} than with {shorten(group.name)}" for group in baselines if group is not None]
+    in_brackets = f" ({_more(table)} {', '.join(gains)})" if gains else ""
     if len(equal) > 1:
         score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
         return f"{among}{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
     reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
     if not others:
         return f"{names} has {reached}{f', but {said}' if (said := doubt(best)) else ''}."
-    return f"{among}{names} is best with {reached}{in_brackets}. {_lead(table, best, others[0])}"
-
-
-def _measure(table: Table) -> tuple[str, str]:
-    measure, _, unit = table.setting.unit.partition(", ")
-    return measure, unit
+    lead = f"The {measure} with {names} is {_more(table)} {_gain(table, best, others[0])} than with"
+    return f"{among}{names} is best with {reached}{in_brackets}. {lead} {_rival(table, best, others[0])}"
 
 
 def _more(table: Table) -> str:
@@ -50,7 +48,7 @@ def _more(table: Table) -> str:
 
 def _gain(table: Table, a: Group, b: Group) -> str:
     gain = table.setting.sign * (table.value(a, "weighted") - table.value(b, "weighted"))
-    return f"{_more(table)} by {table.columns['weighted'].show(gain)}"
+    return f"by {table.columns['weighted'].show(gain)}"
 
 
 def _are_equal(table: Table, a: Group, b: Group) -> bool:
@@ -59,23 +57,17 @@ def _are_equal(table: Table, a: Group, b: Group) -> bool:
     return column.show(x) == column.show(y) or column.show(abs(x - y)) == column.show(0.0)
 
 
-def _first_baselines(groups: list[Group]) -> list[Group]:
-    found = (next((group for group in groups if group.algorithm == name), None) for name in BASELINES)
-    return [group for group in found if group is not None]
-
-
-def _lead(table: Table, a: Group, b: Group) -> str:
-    """By how much a row is better than another one, and whether more seeds may overturn that."""
-    scores, show = table.seeds["weighted"].unstack("row"), table.columns["weighted"].show
-    lead = f"The {_measure(table)[0]} with {shorten(a.name)} is {_gain(table, a, b)} than with {shorten(b.name)}"
+def _rival(table: Table, a: Group, b: Group) -> str:
+    """The next best row, and whether more seeds may overturn its distance to the best one."""
+    scores, show, name = table.seeds["weighted"].unstack("row"), table.columns["weighted"].show, shorten(b.name)
     if table.is_bold(a, "weighted"):
-        return f"{lead}, beyond chance."
+        return f"{name}, beyond chance."
     gains = table.setting.sign * (scores[a.label] - scores[b.label]).dropna().to_numpy()
     if len(gains) < 2:
-        return f"{lead}, but they share only one seed, and another seed may reverse it."
+        return f"{name}, but they share only one seed, and another seed may reverse it."
     low, high = t_interval(gains)
     unsure = "more seeds may reverse it"
     if low * high > 0:
         few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
         unsure = few if len(gains) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
-    return f"{lead} (95 % interval {show(low)} to {show(high)} over {len(gains)} seeds): {unsure}."
+    return f"{name} (95 % interval {show(low)} to {show(high)} over {len(gains)} seeds): {unsure}."

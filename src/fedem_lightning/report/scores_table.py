@@ -96,7 +96,7 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
     std: _Values = by_row.std(ddof=1).where(complete).to_dict()  # type: ignore[assignment]
     mean["seeds"] = {group.label: float(len(group.runs)) for group in setting.groups}
     if "weighted" in seeds:  # the half of Student's interval of the mean over seeds
-        found = {label: scores.to_numpy() for label, scores in seeds["weighted"].groupby(level="row")}
+        found = {str(label): scores.to_numpy() for label, scores in seeds["weighted"].groupby(level="row")}
         mean["interval"] = {k: np.ptp(t_interval(v)) / 2 for k, v in found.items() if len(v) > 1}
     sources = _add_published(setting, papers, mean, std)
     columns = all_columns(setting.measure[1] == 100)
