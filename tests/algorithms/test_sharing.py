@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, UserError
+from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, Finetune, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
@@ -115,6 +115,22 @@ def test_an_ensemble_that_shares_is_a_warm_up_that_never_ends(state: Any) -> Non
     assert model.statistics.up_bytes == other.statistics.up_bytes
     work = (m.local_work(data.federation, data.federation.clients(), 0) for m in (model, other))
     assert torch.equal(*work)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("part", ["all", "head", "body"])
+def test_tuning_is_an_m_step_that_leaves_one_body(part: Any, engine: str) -> None:
+    data = perceptron.Clients().data
+    model = train(mixture("body", adaptation=Finetune(part=part), engine=engine), data, 2)
+    block = data.federation.block(data.federation.clients(), "train")
+    before, tuned = model.personal_models(block.clients), model.scored_models(block).models
+    q = model.e_step(model.pi, model.losses(block), block)
+    expected = model.mixture.solve(block, 2, q) if part == "all" else tuned
+    for name, rows in tuned.items():
+        torch.testing.assert_close(rows, expected[name])
+        moved = part == "all" or (part == "head") == (name in HEAD)
+        assert torch.equal(rows, before.models[name]) != moved
+        assert torch.equal(rows[:, 0], rows[:, 2]) == (name in BODY)
 
 
 def test_shared_bytes_are_counted_once() -> None:

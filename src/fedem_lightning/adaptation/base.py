@@ -81,7 +81,9 @@ class Adaptation(Recorded, ABC):
         """
         optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         step = kind(algorithm.components[0], kind.loss_of(block.federation.task), optimizer, optimizer.lr)
-        return algorithm.local.solve(
+        mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
+        solve = algorithm.local.solve if mixture is None else mixture.tune
+        return solve(
             models, block, rounds, weights, step=step, epochs=self.epochs, only=only, momentum=None, quiet=True
         )
 
@@ -146,7 +148,8 @@ class Finetune(Adaptation):
     """E passes of SGD over a client's training samples, from a fresh optimiser.
 
     After an algorithm with several components each component is tuned with samples weighted as in training (FedEM: by
-    the responsibilities); the mixture weights stay.
+    the responsibilities); the mixture weights stay. What components share (`shared`) is tuned with all of them at once,
+    and stays one.
 
     Args:
         epochs: E; 0 leaves the models as they are.

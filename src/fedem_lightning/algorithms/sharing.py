@@ -1,7 +1,7 @@
 """The M components of a mixture: what they have in common, how clients train them, and what a round sends of them."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,14 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.components import model_state, within
-from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, tensors_of, unpacked
+from fedem_lightning.models.mixture_network import (
+    ComponentLosses,
+    MixtureNetwork,
+    packed,
+    packed_name,
+    tensors_of,
+    unpacked,
+)
 from fedem_lightning.models.parts import share_of_bytes, split_body_head
 from fedem_lightning.models.personal_models import broadcast, component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
@@ -78,6 +85,10 @@ class Mixture:
         """
         return self.local.solve(broadcast(self.components[: q.shape[1]], len(block.clients)), block, round_, q)
 
+    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
+        """Local training of the clients' models [C, n, ...] outside of rounds; `options` are those of `train`."""
+        return self.local.solve(models, block, round_, weights, **options)
+
     def even(self, losses: Tensor) -> Tensor:
         """Weights like `losses` [n_samples, n] with which each sample counts fully."""
         return torch.ones_like(losses)
@@ -139,6 +150,30 @@ class TiedMixture(Mixture):
         start = {name: t.expand(len(block.clients), 1, *t.shape) for name, t in tensors.items()}
         step = training.step(block, round_, MixtureStep)
         return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), q.shape[1])
+
+    def tune(
+        self,
+        models: Models,
+        block: Block,
+        round_: int,
+        weights: Tensor | None,
+        *,
+        step: LocalStep,
+        only: Collection[str] | None,
+        **options: Any,
+    ) -> Models:
+        """Theta_0 and all phi_m together, as in `solve`, so that each client still has one theta_0."""
+        n = next(iter(models.values())).shape[1]
+        if n == 1:
+            return super().tune(models, block, round_, weights, step=step, only=only, **options)
+        if weights is None:
+            weights = self.even(next(iter(models.values())).new_ones(len(block.index), n))
+        training = self._on_device()
+        joint = training.step(block, round_, MixtureStep)
+        options["step"] = replace(joint, optimizer=step.optimizer, lr=step.lr)
+        options["only"] = None if only is None else [packed_name(name, name in self.own) for name in only]
+        start = packed(models, self.own)
+        return unpacked(training.solve(start, block, round_, weights.unsqueeze(1), **options), n)
 
     def even(self, losses: Tensor) -> Tensor:
         """1 / n, as the gradient of theta_0 is a sum over the components."""

@@ -71,9 +71,22 @@ def _key(name: str) -> str:
 def tensors_of(components: nn.ModuleList, own: Collection[str]) -> Models:
     """The tensors of a `MixtureNetwork` by name, of M components: theta_0 as it lies in memory, phi [M, ...]."""
     first, *others = (model_state(component) for component in components)
-    tensors = {f"network.{name}": t for name, t in first.items() if name not in own}
+    tensors = {packed_name(name, False): t for name, t in first.items() if name not in own}
     phi = {name: torch.stack([first[name], *(state[name] for state in others)]) for name in own}
-    return tensors | {f"own.{_key(name)}": rows for name, rows in phi.items()}
+    return tensors | {packed_name(name, True): rows for name, rows in phi.items()}
+
+
+def packed_name(name: str, own: bool) -> str:
+    """The name in a `MixtureNetwork` of a component's tensor, which is phi's (`own`) or theta_0's."""
+    return f"own.{_key(name)}" if own else f"network.{name}"
+
+
+def packed(models: Models, own: Collection[str]) -> Models:
+    """A `MixtureNetwork`'s tensors, theta_0 [C, 1, ...] and phi [C, 1, M, ...], from components' [C, M, ...]."""
+    return {
+        packed_name(name, name in own): rows.unsqueeze(1) if name in own else rows[:, :1]
+        for name, rows in models.items()
+    }
 
 
 def unpacked(models: Models, n_models: int) -> Models:
