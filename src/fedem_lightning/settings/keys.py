@@ -46,6 +46,7 @@ LOOKS = ("algorithm.title", "algorithm.color")
 MAY_CHANGE = (
     *("trainer", "callbacks", "logger", "scores", *LOOKS, *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
+    *("dataset.drop_empty", "dataset.standardize_targets"),  # the model and its federation's digest tell
 )
 """A resumed run may have other values of them."""
 _OF_TRAINER = (
