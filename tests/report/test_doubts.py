@@ -78,19 +78,20 @@ def test_rows_are_marked_everywhere_and_a_command_mends_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = "python -m fedem_lightning algorithm=fedem 'dataset.path=my file' trainer.max_epochs=4 run_dir=old"
-    four_methods(tmp_path / "runs", {"fedem": {"convergence": FALLING, "command": command}})
+    stopped = {"trainer.max_epochs": 6, "callbacks.best_round.patience": 25}  # after four rounds of six
+    four_methods(tmp_path / "runs", {"fedem": {"convergence": FALLING, "command": command, "config": stopped}})
     out, err, code = report(
         capsys, tmp_path / "runs", "--out", tmp_path / "out", "--figures", "gains", "--compare", "fedem", "local"
     )
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines() if " † " in line[:15]] == ["FedEM"]
-    (said,) = [line for line in out.splitlines() if line.startswith("† the training of FedEM had not ended")]
-    assert "seeds 0, 1, 2, 3, 4, 5 (validation loss fell by 3.1 % from round 18 to 20 with seed 0)" in said
+    (said,) = [line for line in out.splitlines() if line.startswith("† FedEM, seeds 0, 1, 2, 3, 4, 5: not finished: ")]
+    assert "the validation loss fell by 3.1% over the last tenth of the rounds (rounds 18 to 20;" in said
     words = shlex.split(said.partition("go on with: ")[2].partition(", or in Python")[0])
     folder = tmp_path / "runs" / "fedem0"
     assert words[1:] == [
-        *("-m", "fedem_lightning", "algorithm=fedem", "dataset.path=my file", "trainer.max_epochs=8"),
-        *("ckpt_path=auto", f'run_dir="{folder}"'),
+        *("-m", "fedem_lightning", "algorithm=fedem", "dataset.path=my file", "trainer.max_epochs=12"),
+        *("callbacks.best_round.patience=50", "ckpt_path=auto", f'run_dir="{folder}"'),
     ]
     compared = out.partition("FedEM against Local")[2]
     assert compared.partition("\n")[2].startswith("withheld: FedEM (its training had not ended); the lines")
@@ -109,7 +110,7 @@ def test_what_is_not_known_is_said_once_and_withholds_nothing(tmp_path: Path) ->
     few = {"finished": None, "share": None, "rounds": None, "split": None, "reason": "fewer than 4 evaluations"}
     table = four_methods(tmp_path, {"fedem": {"convergence": few}, "local": {"convergence": None}})
     assert [line for line in table.notes if "had ended" in line] == [
-        "whether training had ended is not known of Local (made before runs looked), FedEM (fewer than 4 evaluations)"
+        "whether training had ended is not known of Local, FedEM (fewer than 4 evaluations; made before runs looked)"
     ]
     assert table.leaders["weighted"] == "apfl"
     assert in_a_sentence(table).startswith("APFL is best")

@@ -103,6 +103,18 @@ def test_labels_have_three_digits_where_these_tell_rows_apart(tmp_path: Path) ->
     assert settings[1].groups[0].values == {"algorithm.client_optimizer.lr": 0.0316227766}
 
 
+def test_runs_that_keep_the_best_round_are_another_row_and_the_title_says_so(tmp_path: Path) -> None:
+    kept = {"callbacks.best_round._target_": "fedem_lightning.callbacks.BestRound", "callbacks.best_round.patience": 25}
+    make_run(tmp_path / "1" / "a", config=kept)
+    assert "scores of the best round on validation, accuracy in %" in table_in(tmp_path).title
+    make_run(tmp_path / "1" / "b", seed=1, config={**kept, "scores": "every_round"})  # another round may be the best
+    make_run(tmp_path / "1" / "c", seed=2)
+    make_run(tmp_path / "1" / "d", seed=3, config={"scores": "every_round", "callbacks.best_round": None})
+    table = table_in(tmp_path)
+    assert "scores after the last round, or of the best round on validation" in table.title
+    assert sorted(len(group.runs) for group in table.setting.groups) == [1, 1, 2]
+
+
 def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for size in (0.5, 0.25, 100, 30):
         make_run(tmp_path / str(size), config={"dataset.alpha": size})

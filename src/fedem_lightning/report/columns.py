@@ -96,7 +96,7 @@ def all_columns(percent: bool) -> dict[str, Column]:
 
 
 def run_values(run: Run) -> dict[str, float]:
-    """A run's scores after its last round, in the table's unit, its costs and its mixture; NaN for what is not finite.
+    """A run's scores after training, in the table's unit, its costs and its mixture; NaN for what is not finite.
 
     A column that the run says nothing about is missing.
     """

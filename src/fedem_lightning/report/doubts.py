@@ -1,10 +1,10 @@
 """Rows that are compared with no other one: their training had not ended, or nobody chose their learning rate."""
 
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from fedem_lightning.errors import one_line
+from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.run.job_folders import resume_command
 from fedem_lightning.settings.keys import UNCHOSEN
@@ -54,38 +54,33 @@ def doubtful_lines(setting: Setting) -> Iterator[str]:
         )
     for group in setting.groups:
         if finished(group) is False:
-            yield f"{UNFINISHED} the training of {shorten(group.name)} had not ended{_still_falling(group)}"
+            yield f"{UNFINISHED} {_unfinished_line(group)}"
     if len(setting.groups) > 1 and (found := doubts(setting.groups)):
         yield f"not compared with other rows: {found}"
 
 
-def _still_falling(group: Group) -> str:
+def _unfinished_line(group: Group) -> str:
     """The seeds whose loss still fell, by how much it did with the first of them, and what continues that run."""
     runs = [run for run in group.runs if run.results["convergence"].get("finished") is False]
-    run, found, (first, last) = runs[0], runs[0].results["convergence"], runs[0].results["convergence"]["rounds"]
-    split = {"val": "validation", "train": "training"}.get(found["split"], found["split"])
-    fell = f"{split} loss fell by {100 * found['share']:.1f} % from round {first} to {last}"
-    seeds = f"seed {run.seed} ({fell})"
-    if len(runs) > 1:
-        seeds = f"seeds {', '.join(str(run.seed) for run in runs)} ({fell} with seed {run.seed})"
-    rounds = f"max_epochs={2 * run.results['rounds']}"
-    words = shlex.split(str(run.results.get("command") or ""))[3:]  # without python -m fedem_lightning
-    kept = [word for word in words if not word.startswith("trainer.max_epochs=")]
-    command = f"{resume_command(run.folder.absolute(), [*kept, f'trainer.{rounds}'])}, or " if words else ""
-    return f" with {seeds}; go on with: {command}in Python Trainer({rounds})"
+    first, seeds = runs[0], ", ".join(str(run.seed) for run in runs)
+    rounds, planned = first.results["rounds"], first.config.get("trainer.max_epochs")
+    planned = planned if isinstance(planned, int) else rounds
+    more = [f"trainer.max_epochs={2 * max(rounds, planned)}"]
+    patience = first.config.get("callbacks.best_round.patience")
+    more += (
+        [f"callbacks.best_round.patience={2 * patience}"] if rounds < planned and patience else []
+    )  # it has ended it
+    words = shlex.split(str(first.results.get("command") or ""))[3:]  # without python -m fedem_lightning
+    kept = [word for word in words if word.partition("=")[0] not in [key.partition("=")[0] for key in more]]
+    command = resume_command(first.folder.absolute(), [*kept, *more]) if words else f"Trainer(max_epochs={2 * rounds})"
+    said = unfinished_line(first.results["convergence"])
+    return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {said}; go on with: {command}"
 
 
 def unknown_line(setting: Setting) -> list[str]:
     """A line on rows of which it is not known whether their training had ended, with the reasons; none without any."""
-    why: dict[str, list[str]] = defaultdict(list)
-    for group in setting.groups:
-        if finished(group) is None:
-            said = (run.results["convergence"] for run in group.runs)
-            reasons = {
-                one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None
-            }
-            why[" and ".join(sorted(reasons))].append(shorten(group.name))
-    if [len(names) for names in why.values()] == [len(setting.groups)]:
-        return [f"whether training had ended is not known of any row ({next(iter(why))})"]
-    rows = ", ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
-    return [f"whether training had ended is not known of {rows}"] if rows else []
+    rows = [group for group in setting.groups if finished(group) is None]
+    said = [run.results["convergence"] for group in rows for run in group.runs]
+    reasons = {one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None}
+    names = "any row" if len(rows) == len(setting.groups) else ", ".join(shorten(group.name) for group in rows)
+    return [f"whether training had ended is not known of {names} ({'; '.join(sorted(reasons))})"] if rows else []

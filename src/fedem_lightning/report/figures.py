@@ -183,7 +183,7 @@ def _draw_gains(axes: Axes, pair: tuple[Setting, Group, Group], clients: pd.Data
 
 
 def weights_figure(name: str, settings: Sequence[Setting]) -> Drawn | None:
-    """Draws mixture weights after the last round: a column a client; of the first seed of each row."""
+    """Draws mixture weights after training: a column a client; of the first seed of each row."""
     rows = [(f"{setting.title}: {group.name}", group.runs[0]) for setting in settings for group in setting.groups]
     drawn = [(title, run, pi) for title, run in rows if (pi := run.weights()) is not None][:_MOST_ROWS]
     caption = (
@@ -192,7 +192,7 @@ def weights_figure(name: str, settings: Sequence[Setting]) -> Drawn | None:
     )
     panels = [(title, partial(_heat_map, pi=pi, groups=_true_groups(run))) for title, run, pi in drawn]
     height = 1.7 + 0.3 * max((pi.shape[1] for *_, pi in drawn), default=0)
-    return with_panels(name, "Mixture weights after the last round", caption, panels, height)
+    return with_panels(name, "Mixture weights after training", caption, panels, height)
 
 
 def _true_groups(run: Run) -> np.ndarray | None:

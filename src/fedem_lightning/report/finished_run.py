@@ -59,6 +59,11 @@ class Run:
         return share if share <= 1 else min(1.0, share / self.results["n_clients"])
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether its scores are those of the best round on validation, and not of the last one."""
+        return "callbacks.best_round._target_" in self.config or self.results.get("scored_round") is not None
+
+    @property
     def date(self) -> tuple[str, float]:
         """The date when the run ended, for sorting."""
         return str(self.results["environment"].get("date") or ""), (self.folder / "results.json").stat().st_mtime
@@ -127,7 +132,7 @@ class Run:
             return None
 
     def weights(self, population: str = "seen") -> np.ndarray | None:
-        """Mixture weights after the last round of the seen or the unseen clients, float [T, M]; None without any."""
+        """Mixture weights after training of the seen or the unseen clients, float [T, M]; None without any."""
         table = self.clients
         names = [] if table is None else [str(name) for name in table if re.fullmatch(r"pi_\d+", str(name))]
         if table is None or len(names) < 2:

@@ -30,6 +30,8 @@ BASELINES = ("local", "fedavg")
 
 _WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, *LOOKS, "seed"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
+_BEST, _CHOOSES_BEST = "callbacks.best_round.", {"scores", "trainer.check_val_every_n_epoch"}
+"""What keeps the model of the best round on validation, and keys on which that round then depends."""
 _OF_SETTING = set(OF_SETTING)
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
@@ -78,6 +80,13 @@ class Setting:
         return self.groups[0].runs[0].measure
 
     @property
+    def scored(self) -> str:
+        """Of which round the scores are."""
+        kept = {run.keeps_best for run in self.runs}
+        best = "of the best round on validation"
+        return best if kept == {True} else "after the last round" + (f", or {best}" if True in kept else "")
+
+    @property
     def unit(self) -> str:
         """The unit of that score, for an axis."""
         return headline([self.measure[0]])[2]
@@ -123,7 +132,8 @@ def as_typed(value: Any) -> str:
 
 def _relevant(run: Run) -> dict[str, Any]:
     """The parts of a configuration that repetitions must share."""
-    return {k: v for k, v in run.config.items() if not {k, k.split(".")[0]} & _WITHOUT_EFFECT}
+    without = _WITHOUT_EFFECT - (_CHOOSES_BEST if run.keeps_best else set())
+    return {k: v for k, v in run.config.items() if k.startswith(_BEST) or not {k, k.split(".")[0]} & without}
 
 
 def _setting_part(run: Run) -> dict[str, Any]:

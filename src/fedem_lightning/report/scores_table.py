@@ -50,7 +50,7 @@ class Table:
     def title(self) -> str:
         """The title for readers."""
         unit = self.setting.unit.replace(",", " in")
-        return f"{shorten(self.setting.title)}: scores after the last round, {unit}, {self.setting.seeds}"
+        return f"{shorten(self.setting.title)}: scores {self.setting.scored}, {unit}, {self.setting.seeds}"
 
     def shown(self, names: Sequence[str] | None = None) -> list[str]:
         """The keys of the columns to show: the first six, all of them (`["all"]`), or those named that have numbers."""
