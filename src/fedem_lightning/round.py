@@ -169,16 +169,11 @@ def as_clients_have_it(
     algorithm: "FederatedAlgorithm", federation: Federation, round_: int
 ) -> tuple[Federation, Tensor]:
     """The federation, in which faulty clients may have other labels, and those clients, int64, ascending."""
-    faulty = faulty_clients(algorithm, federation, round_)
-    if algorithm.faults is not None and algorithm.faults.corrupts_labels:
-        federation = algorithm.faults.with_other_labels(federation, faulty)
+    clients, faults = federation.clients(), algorithm.faults
+    faulty = clients[:0] if faults is None else faults.faulty(clients, algorithm.seed, round_)
+    if faults is not None and faults.corrupts_labels:
+        federation = faults.with_other_labels(federation, faulty)
     return federation, faulty
-
-
-def faulty_clients(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:
-    """The clients that the configured faults make faulty in a round, int64, ascending."""
-    clients = federation.clients()
-    return clients[:0] if algorithm.faults is None else algorithm.faults.faulty(clients, algorithm.seed, round_)
 
 
 def answering(algorithm: "FederatedAlgorithm", cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:

@@ -115,7 +115,7 @@ def test_a_lightning_module_of_ones_own_is_a_network_and_no_method() -> None:
         model = FedAvg(Module(), 4)
     assert len(said) == 1
     torch.manual_seed(0)
-    plain_model = FedAvg(nn.Sequential(nn.Linear(4, 3)), 4)
+    plain_model: Any = FedAvg(nn.Sequential(nn.Linear(4, 3)), 4)
     model.components[0].linear.load_state_dict(plain_model.components[0][0].state_dict())
     assert torch.equal(parameters(train(model, make_data(), 2)), parameters(train(plain_model, make_data(), 2)))
 

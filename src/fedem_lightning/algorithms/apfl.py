@@ -88,25 +88,20 @@ class APFL(FederatedAlgorithm):
         """The client takes local steps of w and v together; it keeps v and alpha, and sends w."""
         t, w = block.clients, self.broadcast(block.clients)
         v, alpha = self.own.read(t), self.alpha[t].unsqueeze(1)  # [C, 1, ...], [C, 1]
-        own = self.params_of(v)
+        own, kept = self.params_of(v), self.own_momentum
         extra = {
             "own": own,
             "own_buffers": {name: tensor for name, tensor in v.items() if name not in own},
-            "own_momentum": self._momentum_of(t, own),
+            "own_momentum": self.local.optimizer.init(own, axes=2) if kept is None else kept.read(t),
             "mixing": {"alpha": alpha, "steps": torch.zeros_like(alpha)},
         }
         step = self.local.step(block, round_, InterpolatedStep, adaptive=self.adaptive)
         trained = self.local.train(w, block, round_, step=step, extra=extra)
-        if self.own_momentum is not None:
-            self.own_momentum.write(t, trained["own_momentum"])
+        if kept is not None:
+            kept.write(t, trained["own_momentum"])
         self.own.write(t, trained["own"] | trained["own_buffers"])
         self.alpha[t] = trained["mixing"]["alpha"].squeeze(1)
         return Sent(trained["params"] | trained["buffers"], block.counts())
-
-    def _momentum_of(self, clients: Tensor, own: Models) -> Models:
-        if self.own_momentum is not None:
-            return self.own_momentum.read(clients)
-        return self.local.optimizer.init(own, axes=2)
 
     def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
         """Two gradients for each visit of a sample: at w and at v_bar."""

@@ -17,9 +17,8 @@ from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.recipes import is_plain, plain, recipe
+from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, plain, recipe
 from fedem_lightning.records.remaking import call, find, make, without_gone
-from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
@@ -80,11 +79,10 @@ def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
 
 def logged_arguments(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
     """The arguments of an algorithm for Lightning's loggers, as plain values: those given, and the others' defaults."""
-    known = parameters(type(algorithm)).known  # type: ignore[arg-type]
-    defaults = {name: s.default for name, s in known.items() if s.default is not inspect.Parameter.empty}
     made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
     chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
-    found: dict[str, Any] = plain({"algorithm": type(algorithm), **defaults, **algorithm.made_with, **made, **chosen})
+    given = arguments_with_defaults(algorithm)
+    found: dict[str, Any] = plain({"algorithm": type(algorithm), **given, **made, **chosen})
     return found
 
 

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 
-def check_is_federation(batch: object) -> None:
-    """Raises UserError for a batch of a loader: the one batch of a round is the whole federation."""
-    require(isinstance(batch, Federation), _no_federation(f"batches of {type(batch).__name__}"))
-
-
 def check_data(trainer: pl.Trainer) -> Any:
     """What the Trainer was given as data; UserError if it cannot yield a federation."""
     loops: dict[str, Any] = {"fit": trainer.fit_loop, "validate": trainer.validate_loop, "test": trainer.test_loop}
@@ -46,7 +41,8 @@ def _no_federation(got: str) -> str:
 
 def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
-    check_is_federation(federation)
+    batches = f"batches of {type(federation).__name__}"  # of a loader: the one batch of a round is all clients
+    require(isinstance(federation, Federation), _no_federation(batches))
     name = type(algorithm).__name__
     require(
         federation.n_clients == algorithm.n_clients,

@@ -101,7 +101,8 @@ class FedEM(FederatedAlgorithm):
 
     def n_trained(self, round_: int | None = None) -> int:
         """Number of components that are sent and trained in a round (None: this one): one while all are equal, or M."""
-        return 1 if self.start.one_model(round_) else len(self.components)
+        equal = self.start.initialization != "random" and self.start.is_warming_up(round_)
+        return 1 if equal else len(self.components)
 
     def transmission(self, clients: Tensor) -> Transmission:
         """M models each way, or one; of shared parameters one."""

@@ -34,7 +34,7 @@ class Server:
         optimizer: gives the optimiser that steps; Lightning counts rounds by its steps.
 
     Raises:
-        UserError: see `make_server_optimizer`.
+        UserError: see `new_optimizer`.
 
     """
 
@@ -48,8 +48,22 @@ class Server:
         self.new_optimizer()  # says early what is wrong with it
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """The server optimiser of the components, without a state."""
-        return make_server_optimizer(self.make_optimizer, self.components)
+        """The server optimiser of the components, without a state.
+
+        Raises:
+            UserError: the function makes none, refuses its options, or makes one that cannot take pseudo-gradients.
+
+        """
+        wanted = "server_optimizer: expected a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)"
+        maker = self.make_optimizer
+        require(not isinstance(maker, type), f"{wanted}, got {given(maker)}, whose rate nobody chose")
+        try:
+            made = maker(list(self.components.parameters()))
+        except (TypeError, ValueError) as error:  # torch's refusal of an option
+            raise UserError(f"{wanted} ({' '.join(str(error).split())})") from error
+        require(isinstance(made, torch.optim.Optimizer), f"{wanted}, which returned {given(made)}")
+        _check_takes(made, self.components)
+        return made
 
     def take_means(self, means: Means) -> None:
         """theta <- server optimiser(theta, theta - mean); with SGD of rate 1 it is the mean, without rounding."""
@@ -91,27 +105,6 @@ class Server:
             for name, parameter in trained_parameters(component).items():
                 parameter.grad = None if gradient is None else gradient.get(name)
         self.optimizer().step()
-
-
-def make_server_optimizer(
-    maker: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], components: nn.ModuleList
-) -> torch.optim.Optimizer:
-    """The server optimiser of the components.
-
-    Raises:
-        UserError: the function makes none, refuses its options, or makes one that cannot take pseudo-gradients.
-
-    """
-    wanted = "server_optimizer: expected a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)"
-    require(not isinstance(maker, type), f"{wanted}, got {given(maker)}, whose rate nobody chose")
-    parameters = list(components.parameters())
-    try:
-        made = maker(parameters)
-    except (TypeError, ValueError) as error:  # torch's refusal of an option
-        raise UserError(f"{wanted} ({' '.join(str(error).split())})") from error
-    require(isinstance(made, torch.optim.Optimizer), f"{wanted}, which returned {given(made)}")
-    _check_takes(made, components)
-    return made
 
 
 def check_optimizers(trainer: pl.Trainer, components: nn.ModuleList) -> None:

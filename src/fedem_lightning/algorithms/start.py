@@ -79,10 +79,6 @@ class Start:
         round_ = self.algorithm.statistics.rounds if round_ is None else round_
         return bool(self.end < 0) or round_ < int(self.end)
 
-    def one_model(self, round_: int | None = None) -> bool:
-        """Whether all components are equal in a round, so that one is sent and trained."""
-        return self.initialization != "random" and self.is_warming_up(round_)
-
     def of_all(self, means: Means | None) -> Means | None:
         """The means of all components, where clients may have sent one model for all."""
         if means is None:

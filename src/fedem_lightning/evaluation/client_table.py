@@ -70,15 +70,12 @@ def client_table(
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     for name, column in adapted.items():
         table[f"adaptation_{name}" if name in own else name] = column
-    for name, values in {**own, **_truth_columns(federation)}.items():
+    truth = {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
+    for name, values in {**own, **truth}.items():
         table[name] = values[rows]
     classes = None if base is None else class_scores(table, base, predictions, federation.notes.get("classes"))
     labels = label_scores(table, predictions) if several and predictions is not None else None
     return ClientTable(table, samples, classes, labels)
-
-
-def _truth_columns(federation: Federation) -> dict[str, np.ndarray]:
-    return {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
 
 
 def final_metrics(table: pd.DataFrame) -> dict[str, float]:

@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from fedem_lightning.aggregation import check_sent
@@ -35,21 +35,13 @@ from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
+from fedem_lightning.run.command_line import composed
 from fedem_lightning.serving.model_files import write_clients
-from fedem_lightning.settings.keys import CONFIG_DIR
 from fedem_lightning.tasks import TaskName
 
 app = ClientApp()
 FIRST = torch.zeros(1, dtype=torch.int64)
 """The client's index in its own federation."""
-
-
-class OneProcess(NamedTuple):
-    """What an algorithm asks its Trainer for."""
-
-    world_size: int = 1
-    global_rank: int = 0
-    strategy: None = None
 
 
 @app.query()
@@ -121,7 +113,8 @@ def algorithm_of(content: RecordDict, context: Context, federation: Federation) 
     federation.keys = torch.tensor([int(about["client"])])
     algorithm.statistics.planned_rounds = int(about["planned_rounds"])
     algorithm.statistics.round_seconds = [0.0] * int(about["round"])
-    algorithm.trainer = OneProcess()  # type: ignore[assignment]
+    one_process = SimpleNamespace(world_size=1, global_rank=0, strategy=None)
+    algorithm.trainer = one_process  # type: ignore[assignment]
     algorithm.prepare_for(federation)
     return algorithm
 
@@ -168,9 +161,7 @@ def federation_of(context: Context) -> Federation:
 @lru_cache(maxsize=1)
 def _configured(overrides: str) -> Federation:
     """The federation that the run's configuration names; a process of Flower's simulation serves several clients."""
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", shlex.split(overrides))
-    federation: Federation = instantiate(config.dataset).federation
+    federation: Federation = instantiate(composed(shlex.split(overrides)).dataset).federation
     return federation
 
 

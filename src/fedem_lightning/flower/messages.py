@@ -27,7 +27,10 @@ def request(algorithm: FederatedAlgorithm, client: int, round_: int, training: b
     about: dict[str, Any] = {"recipe": json.dumps(recipe_of(algorithm)), "client": client}
     about |= {"round": round_, "planned_rounds": planned}
     own, states = state_of_client(algorithm, client), algorithm.states.all()
-    names = _of_training(algorithm, client) if training else own.keys() - _kept_parts(algorithm, client)
+    received = received_models(algorithm, torch.tensor([client]))
+    components = ((f"components.{m}.", part.state_dict()) for m, part in enumerate(algorithm.components))
+    kept = {prefix + name for prefix, part in components for name in part if name not in received}  # with clients
+    names = _of_training(algorithm, client) if training else own.keys() - kept
     sent = {
         name: tensor
         for name, tensor in own.items()
@@ -68,13 +71,6 @@ def _of_training(algorithm: FederatedAlgorithm, client: int) -> set[str]:
     declared = servers & algorithm.states.declared.keys()
     components = {f"components.{m}.{name}" for m in range(n_models) for name in received_models(algorithm, one)}
     return declared | (servers - declared or components)
-
-
-def _kept_parts(algorithm: FederatedAlgorithm, client: int) -> set[str]:
-    """The parts of the components that stay with clients."""
-    received = received_models(algorithm, torch.tensor([client]))
-    components = enumerate(algorithm.components)
-    return {f"components.{m}.{name}" for m, part in components for name in part.state_dict() if name not in received}
 
 
 LARGEST = 1e15

@@ -16,19 +16,17 @@ import pytorch_lightning as pl
 import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.algorithms.growth import federation_of
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.flower.clients import FlowerClients
 from fedem_lightning.flower.messages import Described, Refused, content_of, description_in, schema_of
 from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.cli import called_by
+from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.execute import run
-from fedem_lightning.settings.keys import CONFIG_DIR
 
 app = ServerApp()
 _joined: "JoinedClients | None" = None  # those of the run that goes on: a configuration cannot hold them
@@ -41,12 +39,13 @@ def main(grid: Grid, context: Context) -> None:
     options = context.run_config
     words, folder = shlex.split(str(options["overrides"])), str(options["run-dir"])
     require(folder != "", "run-dir: expected the run's folder on the server, an absolute path")
-    config = _composed(words)
+    config = composed(words, return_hydra_config=True)
     require(config.ckpt_path is None, "ckpt_path: a run under Flower cannot go on, its clients' states end with it")
     n_clients, patience, deadline = int(options["clients"]), float(options["patience"]), float(options["deadline"])
     _joined, choices = JoinedClients(grid, n_clients, patience, deadline), called_by(config.hydra.runtime.choices)
     if _joined.own_files and not any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words):
-        config = _composed([*words, "~rates"])  # those of the default data set, which these clients do not have
+        # rates are those of the default data set, which these clients do not have
+        config = composed([*words, "~rates"], return_hydra_config=True)
     with_clients(config)
     choices |= {"dataset": "flower"} if _joined.own_files else {}
     run(config, Path(folder).expanduser().resolve(), choices, words)
@@ -56,11 +55,6 @@ def joined() -> "JoinedClients":
     """The clients of the run that goes on: the data of its configuration."""
     assert _joined is not None  # `main` has set it
     return _joined
-
-
-def _composed(words: list[str]) -> DictConfig:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose("config", words, return_hydra_config=True)
 
 
 def with_clients(config: DictConfig) -> None:
@@ -106,14 +100,10 @@ class JoinedClients(FederatedDataModule):
         for line in (*refused, *(f"client {one.name}: {one.n_train} training samples" for one in found.values())):
             print(line, flush=True)
         schema = schema_of(list(found.values()))
-        none, samples = torch.zeros(0, dtype=torch.int64), schema.samples_of(_no_rows(schema))
+        kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
+        none, samples = torch.zeros(0, dtype=torch.int64), schema.samples_of(np.zeros((0, *schema.raw_shape), kind))
         super().__init__(federation_of(schema, samples, none, none, ()))
         self.remote, self.own_files = FlowerClients(grid, found, deadline), any(one.place < 0 for one in found.values())
-
-
-def _no_rows(schema: Schema) -> np.ndarray:
-    kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
-    return np.zeros((0, *schema.raw_shape), dtype=kind)
 
 
 def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int, Described], list[str]]:

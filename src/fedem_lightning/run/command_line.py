@@ -65,11 +65,11 @@ def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def composed(words: list[str]) -> DictConfig:
+def composed(words: list[str], **options: bool) -> DictConfig:
     """The configuration that these overrides make, not run; UserError if one cannot be read, or means nothing."""
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose("config", words)
+            return compose("config", words, **options)
     except Exception as error:  # such as dataset=null
         raise not_composed(error, words) from error
 

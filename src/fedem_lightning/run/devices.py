@@ -51,7 +51,8 @@ def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "Feder
         fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
         require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
         return devices
-    return max(1, min(cores(), n_clients // n_nodes)) if isinstance(engine_on_cpu(model), LoopEngine) else 1
+    one_by_one = isinstance(model.local.resolve_engine(torch.device("cpu")), LoopEngine)
+    return max(1, min(cores(), n_clients // n_nodes)) if one_by_one else 1
 
 
 def pick_accelerator(config: "DictConfig") -> str:
@@ -64,11 +65,6 @@ def on_cpu(config: "DictConfig") -> bool:
     """Whether the Trainer takes the CPU."""
     accelerator = pick_accelerator(config)
     return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
-
-
-def engine_on_cpu(model: "FederatedAlgorithm") -> Any:
-    """The engine that would run there."""
-    return model.local.resolve_engine(torch.device("cpu"))
 
 
 def arithmetic(model: "FederatedAlgorithm", data: "FederatedDataModule") -> float:

@@ -82,8 +82,9 @@ def held_files(folder: Path) -> list[Path]:
 
 def _check_same(path: Path, config: DictConfig) -> None:
     """Refuses another configuration than the one that the run in a folder has had."""
+    now: Any = OmegaConf.to_container(config, resolve=False)  # with `${oc.env:X}` as it is written
     try:
-        trees = read_yaml(path), tree_of(config)
+        trees = read_yaml(path), now
     except UserError as error:
         raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
     from fedem_lightning.records.remaking import without_gone  # imports torch
@@ -95,12 +96,6 @@ def _check_same(path: Path, config: DictConfig) -> None:
             f"{key}: the run in {path.parents[1]} had {a.get(key)}, now it is {b.get(key)}; resume with the same "
             "configuration, or choose another run_dir",
         )
-
-
-def tree_of(config: DictConfig) -> dict[str, Any]:
-    """A composed configuration as it is written, with `${oc.env:X}` unresolved."""
-    tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
-    return tree
 
 
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
