@@ -137,18 +137,6 @@ def test_fedrods_personal_head_takes_neither_bytes_nor_time() -> None:
     assert rod.statistics.times == avg.statistics.times
 
 
-def test_work_is_every_visit_of_every_model() -> None:
-    data, clients = make_data(sizes=(10, 20, 30, 40)), torch.arange(4)
-    counts = data.federation.splits["train"].counts()
-    for options, visits in (
-        ({"local_epochs": 3}, 2 * 3 * counts),
-        ({"local_epochs": 1.25}, 2 * (1.25 * counts).ceil()),
-        ({"local_steps": 5, "batch_size": 8}, 2 * 5 * counts.clamp(max=8)),
-    ):
-        model = make_model(FedEM, data, n_components=2, initialization="random", **options)
-        assert model.local_work(data.federation, clients, 0).tolist() == visits.tolist()
-
-
 LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)}
 
 

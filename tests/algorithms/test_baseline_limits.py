@@ -51,14 +51,6 @@ def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs(state: 
     same(ditto, shared)
 
 
-def test_fedala_whose_weights_do_not_move_is_fedavg() -> None:
-    data = make_data()
-    ala = train(make_model(FedALA, data, hidden=True, weights_lr=1e-300, **SGD), data, 3)
-    plain = train(make_model(FedAvg, data, hidden=True, **SGD), data, 3)
-    torch.testing.assert_close(parameters(ala.components), parameters(plain.components))
-    torch.testing.assert_close(everybody(ala), everybody(plain))  # it serves the newest aggregate
-
-
 @pytest.mark.parametrize(("chosen", "moving"), [("head", {"layers.2"}), ("body", {"layers.0"})])
 def test_tuning_moves_the_part_that_is_asked_for(chosen: Any, moving: set[str]) -> None:
     data = make_data()

@@ -22,7 +22,7 @@ from fedem_lightning import (
     PerFedAvg,
     Scaffold,
 )
-from helpers.federations import make_model, make_trainer, parameters, train
+from helpers.federations import make_model, make_trainer, train
 from helpers.perceptron import (
     BODY,
     HEAD,
@@ -259,16 +259,6 @@ def test_fedala_agrees_with_numpy() -> None:
         assert_models_agree(kept, own[t])
     moved = [float(np.abs(v - 1).max()) for t in begun for v in weights[t].values()]
     assert max(moved) > 0.1  # else the test would see nothing
-
-
-def test_scores_between_rounds_leave_fedalas_training_as_it_is() -> None:
-    clients = Clients()
-    models = [make_model(FedALA, clients.data, hidden=True, weights_lr=5.0, participation=2) for _ in range(2)]
-    for model, scores in zip(models, (0, 1.0), strict=True):
-        train(model, clients.data, 3, limit_val_batches=scores)
-        make_trainer(0).test(model, clients.data, verbose=False)
-    one, other = (parameters(model) for model in models)
-    assert torch.equal(one, other)
 
 
 # --- the ensemble -----------------------------------------------------------------------------------------------------

@@ -433,13 +433,6 @@ def test_the_probabilities_of_sequences_are_refused_too() -> None:
     check_logits(outputs, Regression(7))
 
 
-def test_a_binary_network_that_ends_in_a_sigmoid_is_refused_too() -> None:
-    data = make_data(n_classes=2, task="binary")
-    network = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
-    with pytest.raises(UserError, match=r"^backbone: its outputs are probabilities, .* leave the sigmoid at"):
-        make_trainer(1).fit(FedAvg(network, 4), data)
-
-
 class Answers(nn.Linear):
     """Gives a dictionary without a tensor."""
 

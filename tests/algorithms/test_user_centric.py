@@ -13,7 +13,6 @@ from fedem_lightning import (
     FederatedDataModule,
     FedFOMO,
     Linear,
-    Local,
     Oracle,
     UserCentric,
     UserError,
@@ -307,14 +306,6 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------
-
-
-def test_alone_and_improving_fedfomo_is_local() -> None:
-    data = make_data(sizes=(40,))
-    fomo = train(make_model(FedFOMO, data, client_optimizer=ClientSGD(lr=0.05)), data, 1)
-    local = train(make_model(Local, data, client_optimizer=ClientSGD(lr=0.05)), data, 1)
-    assert float(fomo.affinity[0, 0]) > 0
-    assert torch.equal(rows_of(fomo, 1), rows_of(local, 1))
 
 
 def test_models_that_are_all_worse_change_nothing() -> None:
