@@ -15,9 +15,10 @@ from torch import Tensor
 from fedem_lightning.data.arrays import as_fields, as_rows, check_features, check_labels
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.labels import has_several, labels_of_task
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.shifts import Augmentation
-from fedem_lightning.data.table_features import TableFeatures
+from fedem_lightning.data.table_features import TableFeatures, check_values, numbers
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.recipes import import_path, recipe
 from fedem_lightning.records.remaking import make
@@ -138,18 +139,30 @@ class Schema:
         if isinstance(self.in_shape, Mapping):
             return as_fields("x", rows, tuple(self.in_shape))
         rows = _named(rows)
-        if self.features is None:
+        if isinstance(rows, pd.DataFrame):
+            return self._of_table(rows)
+        if self.features is not None:
+            names = ", ".join(column["name"] for column in self.features.columns[:5])
+            wanted = f"x: expected rows with the columns of the training table ({names}, ...): a DataFrame, or a"
+            raise UserError(f"{wanted} dictionary of one row; an array's numbers are not standardised as there")
+        return as_rows("x", rows)
+
+    def _of_table(self, frame: pd.DataFrame) -> np.ndarray:
+        """x [n, d] of a table: the model's own features of it, or its columns of numbers in their order."""
+        if self.features is not None:
+            x = self.features.transform(frame)
+            for line in self.features.unknown(frame):
+                warnings.warn(line, stacklevel=4)
+            return x
+        shape = ", ".join(map(str, self.raw_shape))
+        require(len(self.raw_shape) == 1, f"x: samples of shape [{shape}] are in no table; expected arrays, or an .npz")
+        if len(frame.columns) != self.raw_shape[0]:
             roles = [self.columns.get(*role) for role in (("client", "client"), ("label", "y"), ("split", "split"))]
-            return as_rows("x", rows.drop(columns=roles, errors="ignore") if isinstance(rows, pd.DataFrame) else rows)
-        names = ", ".join(column["name"] for column in self.features.columns[:5])
-        wanted = f"x: expected rows with the columns of the training table ({names}, ...): a DataFrame, or a dictionary"
-        require(
-            isinstance(rows, pd.DataFrame), f"{wanted} of one row; an array's numbers are not standardised as there"
-        )
-        x = self.features.transform(rows)
-        for line in self.features.unknown(rows):
-            warnings.warn(line, stacklevel=3)
-        return x
+            frame = frame.drop(columns=roles, errors="ignore")
+        names, said = list(frame.columns), f"x: expected {shape} columns of features as in training"
+        require(len(names) == self.raw_shape[0], f"{said}, got {len(names)}: {listed(map(str, names))}")
+        check_values(frame, names)
+        return np.stack([numbers(frame[name]) for name in names], axis=1)
 
     def labels(self, y: Any) -> np.ndarray:
         """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets."""

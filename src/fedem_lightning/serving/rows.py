@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.datamodule import ARRAYS
@@ -114,21 +113,8 @@ def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool)
         found["y"] = numbers(frame[label])
     elif "y" in read:  # names of classes, as in training
         found["y"] = words(frame[label]).astype(str)
-    x = _features(frame.drop(columns=list(known.values())), schema, frame)
+    x = schema.x_of(frame if schema.features is not None else frame.drop(columns=list(known.values())))
     return {**found, "x": x, "names": None, "label": f"a column {label}", "missing": f"a column {client}"}
-
-
-def _features(others: pd.DataFrame, schema: Schema, frame: pd.DataFrame) -> np.ndarray:
-    """x [n, d] of a table: the model's own features of it, or its other columns in their order."""
-    if schema.features is not None:
-        return schema.x_of(frame)
-    shape = ", ".join(map(str, schema.raw_shape))
-    require(len(schema.raw_shape) == 1, f"DATA: samples of shape [{shape}] are in no table; expected an .npz")
-    n, names = schema.raw_shape[0], list(others.columns)
-    said = f"DATA: expected {n} columns of features as in training"
-    require(len(names) == n, f"{said}, got {len(names)}: {listed(names)}")
-    check_values(others, names)
-    return np.stack([numbers(others[name]) for name in names], axis=1)
 
 
 def _clients(
