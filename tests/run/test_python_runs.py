@@ -46,6 +46,6 @@ def test_it_enters_everything_that_takes_a_run(
     export([str(folder), "--all", "--format", "safetensors"])
     report(["runs"])
     out = capsys.readouterr().out
-    assert "fedem" in out
-    assert "fedavg" in out
+    assert "FedEM" in out
+    assert "FedAvg" in out
     assert "clinics" in out
