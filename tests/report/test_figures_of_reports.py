@@ -28,9 +28,9 @@ def test_curves_are_means_over_seeds_with_a_panel_for_each_setting(tmp_path: Pat
     for seed, test in enumerate((0.7, 0.8)):
         make_run(tmp_path / f"e{seed}", test, "fedem", seed)
     make_run(tmp_path / "a", 0.6, "fedavg")
-    make_run(tmp_path / "other", 0.6, "fedavg", dataset="digits")
+    make_run(tmp_path / "other", 0.6, "fedavg", dataset="wisdm")
     drawn = figure(tmp_path, "curves")
-    assert [axes.get_title() for axes in drawn.axes] == ["synthetic", "digits"]
+    assert [axes.get_title() for axes in drawn.axes] == ["synthetic", "wisdm"]
     lines = lines_of(drawn)
     np.testing.assert_allclose(lines["FedEM"], [[2, 4], [65, 75]])  # 60 and 70, 70 and 80
     np.testing.assert_allclose(lines["FedAvg"], [[2, 4], [50, 60]])

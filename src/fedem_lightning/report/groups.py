@@ -20,11 +20,6 @@ from fedem_lightning.settings.keys import (
     three_digits,
 )
 
-_ALGORITHMS = ["local", "fedavg", "fedprox", "fedavg_plus", "clustered", "pfedme", "apfl", "l2sgd", "afl", "qffl"]
-_ALGORITHMS += ["mocha", "fedem", "d_fedem"]
-_DATASETS = ["femnist", "emnist", "cifar10", "cifar100", "shakespeare", "synthetic"]
-"""The order of FedEM's tables; other names follow alphabetically."""
-
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
@@ -116,7 +111,7 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     kept = {key: [_one_a_seed(g, notes) for g in groups.values()] for key, groups in tree.items()}
     examples = [groups[0][0] for groups in kept.values()]
     settings = [_titled(groups[0][0], examples, _labelled(groups)) for groups in kept.values()]
-    return sorted(settings, key=lambda s: (*_rank(s.dataset, _DATASETS), _natural(s.title))), notes
+    return sorted(settings, key=lambda setting: _natural(setting.title)), notes
 
 
 def shorten(text: str, longest: int = 80) -> str:
@@ -168,7 +163,7 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
 
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:
-    """Groups with labels, in the order of FedEM's tables."""
+    """Groups with labels, the baselines first."""
     configs = [_relevant(runs[0]) for runs in groups]
     usual = {key: _usual([c[key] for c in configs if key in c]) for key in _COMMON_KEYS}
     shown = []
@@ -182,7 +177,8 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         name, values = runs[0].algorithm, {key: config.get(key) for key in keys}
         said = ", ".join(_said(key, value, in_labels, configs) for key, value in values.items())
         found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
-    return sorted(found, key=lambda group: (_rank(group.algorithm, _ALGORITHMS), _natural(group.label)))
+    places = {name: place for place, name in enumerate(BASELINES)}
+    return sorted(found, key=lambda group: (places.get(group.algorithm, len(places)), _natural(group.label)))
 
 
 def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[str, Any]]) -> str:
@@ -214,12 +210,6 @@ def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:
     details += [_said(key, config.get(key), config, configs) for key in keys]
     title = one_line(", ".join([dataset, *details]))
     return Setting(dataset, backbone, title, groups, {key: config.get(key) for key in keys})
-
-
-def _rank(name: str, order: list[str]) -> tuple[int, str]:
-    """A sorting key: names in `order` come first, then the others alphabetically."""
-    base = name.split("+")[0]
-    return (order.index(base) if base in order else len(order), name)
 
 
 def _natural(title: str) -> list[str | float]:
