@@ -34,6 +34,7 @@ from fedem_lightning.report.columns import run_values
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
+from helpers.by_hand import losses, samples, vector
 from helpers.commands import CONFIG_DIR
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import make_run, sums
@@ -126,12 +127,9 @@ def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
     model = make_model(FedAvg, data).double()
     served = model.personal_models(EVERYBODY)
     found = selection_losses(served, data.federation.block(EVERYBODY, "train"), selection)
-    w, b = (p.detach().numpy() for p in model.components[0].parameters())
+    theta = vector(model.components[0])
     for t in range(4):
-        block = data.federation.block(torch.tensor([t]), selection)
-        z = block.x(torch.float64).numpy() @ w.T + b
-        loss = np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), block.y().numpy()]
-        assert float(found[t]) == pytest.approx(loss.mean(), rel=1e-12)
+        assert float(found[t]) == pytest.approx(losses(theta, *samples(data, t, selection)).mean(), rel=1e-12)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

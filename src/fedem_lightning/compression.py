@@ -99,7 +99,8 @@ class EightBit(Compression):
             flat = rows.reshape(*rows.shape[:2], -1)  # [C, M, D]
             scale = flat.abs().amax(dim=2, keepdim=True)  # [C, M, 1]
             exact = (LEVELS * flat / scale).nan_to_num(0.0)  # a tensor of zeros has scale 0
-            draws = _uniform(keys, i, flat.shape[1:].numel()).view_as(flat).to(flat)
+            entries = torch.arange(flat.shape[1:].numel(), device=keys.device)
+            draws = (fold(keys.unsqueeze(1), i, entries).double() / 2**32).view_as(flat).to(flat)  # in [0, 1)
             levels = (exact + draws).floor().clamp(-LEVELS, LEVELS)
             messages |= {f"{name}.levels": levels.to(torch.int8), f"{name}.scale": scale.squeeze(2)}
         return messages
@@ -111,9 +112,3 @@ class EightBit(Compression):
             levels, scale = messages[f"{name}.levels"], messages[f"{name}.scale"]
             updates[name] = (levels.to(scale) * (scale / LEVELS).unsqueeze(2)).view_as(rows)
         return updates
-
-
-def _uniform(keys: Tensor, tensor: int, size: int) -> Tensor:
-    """Uniform numbers in [0, 1) as a function of client, tensor and position, float64 [C, size]."""
-    entries = torch.arange(size, device=keys.device)
-    return fold(keys.unsqueeze(1), tensor, entries).double() / 2**32

@@ -159,16 +159,11 @@ def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
         share: in [0, 1).
 
     """
-    value = _signed(key).to(torch.int32) ^ position
+    value = ((key ^ 2**31) - 2**31).to(torch.int32) ^ position  # the same 32 bits with a sign
     value = _shifted(value, 16).bitwise_xor_(value).mul_(0x7FEB352D)
     value = _shifted(value, 15).bitwise_xor_(value).mul_(0x846CA68B - 2**32)
     value = _shifted(value, 16).bitwise_xor_(value)
     return value.bitwise_xor_(-(2**31)) >= int(share * 2**32) - 2**31  # the order of unsigned integers
-
-
-def _signed(value: Tensor) -> Tensor:
-    """The number with the same 32 bits in [-2^31, 2^31)."""
-    return (value ^ 2**31) - 2**31
 
 
 def _shifted(value: Tensor, bits: int) -> Tensor:

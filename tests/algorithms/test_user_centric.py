@@ -27,6 +27,7 @@ from fedem_lightning.algorithms.streams import (
     gradients,
     stream_weights,
 )
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
 from helpers.federations import grouped, make_data, make_model, make_trainer, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
@@ -185,24 +186,14 @@ def test_one_client_whose_loss_overflows_leaves_the_others_as_they_are() -> None
 
 def test_three_rounds_in_numpy() -> None:
     """Eq. 5 from the coefficients: each round one full-batch step of every client, then each one's own mean."""
-    data, lr = make_data(sizes=(12, 30, 9), fractions=(1.0, 0.0, 0.0)), 0.4
-    model = make_model(UserCentric, data, batch_size=100, client_optimizer=ClientSGD(lr=lr))
-    start = [p.detach().double().numpy().copy() for p in model.components[0].parameters()]
+    data, lr = make_data(sizes=(12, 30, 9), fractions=ALL_TRAIN), 0.4
+    model = make_model(UserCentric, data, batch_size=100, client_optimizer=ClientSGD(lr=lr)).double()
+    theta = np.tile(vector(model.components[0]), (3, 1))
     train(model, data, 3)
     w = (model.weights / model.weights.sum(dim=1, keepdim=True)).numpy()
-    theta = [[p.copy() for p in start] for _ in range(3)]
     for _ in range(3):
-        trained = []
-        for t in range(3):
-            block = data.federation.block(torch.tensor([t]), "train")
-            x, y = block.x(torch.float64).numpy(), block.y().numpy()
-            weight, bias = theta[t]
-            p = np.exp(x @ weight.T + bias)
-            error = (p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]) / len(y)
-            trained.append([weight - lr * error.T @ x, bias - lr * error.sum(axis=0)])
-        theta = [[sum(w[i, j] * trained[j][k] for j in range(3)) for k in range(2)] for i in range(3)]
-    expected = np.stack([np.concatenate([weight.ravel(), bias]) for weight, bias in theta])
-    np.testing.assert_allclose(rows_of(model, 3).numpy(), expected, rtol=1e-9)
+        theta = w @ [theta[t] - lr * gradient(theta[t], *samples(data, t)) for t in range(3)]
+    assert_agree(rows_of(model, 3).numpy(), theta)
 
 
 def test_streams_are_means_with_centroids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,9 @@ class NormClipping(Robust):
 
     def scales(self, norms: Tensor) -> Tensor:
         """min(1, c / |theta_t - theta|), [C, M]."""
-        limits = [_middle(column) if self.max_norm is None else self.max_norm for column in norms.T]
-        return (norms.new_tensor(limits) / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
+        median = norms.where(norms > 0, torch.nan).nanquantile(0.5, dim=0).nan_to_num(torch.inf)  # [M]
+        limit = median if self.max_norm is None else self.max_norm
+        return (limit / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
 
 
 class Median(Robust):
@@ -136,12 +137,6 @@ def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
         return Mean() if aggregation is None else aggregation.anew()
     require(aggregation in RULES, f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
     return RULES[aggregation]()
-
-
-def _middle(values: Tensor) -> float:
-    """The median of the values that are not 0; infinity if there are none, so that no limit follows from it."""
-    values = values[values > 0]
-    return float(values.quantile(0.5)) if len(values) else float("inf")
 
 
 def squared_distances(parts: list[Tensor]) -> Tensor:
