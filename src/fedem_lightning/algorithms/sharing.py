@@ -1,7 +1,7 @@
 """The M components of a mixture: what they have in common, how clients train them, and what a round sends of them."""
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,9 +85,11 @@ class Mixture:
         """
         return self.local.solve(broadcast(self.components[: q.shape[1]], len(block.clients)), block, round_, q)
 
-    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
+    def tune(
+        self, models: Models, block: Block, round_: int, weights: Tensor | None, step: LocalStep, **options: Any
+    ) -> Models:
         """Local training of the clients' models [C, n, ...] outside of rounds; `options` are those of `train`."""
-        return self.local.solve(models, block, round_, weights, **options)
+        return self.local.solve(models, block, round_, weights, step=step, **options)
 
     def even(self, losses: Tensor) -> Tensor:
         """Weights like `losses` [n_samples, n] with which each sample counts fully."""
@@ -157,18 +159,15 @@ class TiedMixture(Mixture):
         block: Block,
         round_: int,
         weights: Tensor | None,
-        *,
         step: LocalStep,
-        only: Collection[str] | None,
         **options: Any,
     ) -> Models:
         """Theta_0 and all phi_m together, as in `solve`, so that each client still has one theta_0."""
-        n = next(iter(models.values())).shape[1]
-        if n == 1:
-            return super().tune(models, block, round_, weights, step=step, only=only, **options)
-        if weights is None:
-            weights = self.even(next(iter(models.values())).new_ones(len(block.index), n))
-        training = self._on_device()
+        some = next(iter(models.values()))
+        if (n := some.shape[1]) == 1:
+            return super().tune(models, block, round_, weights, step, **options)
+        weights = self.even(some.new_ones(len(block.index), n)) if weights is None else weights
+        training, only = self._on_device(), options.pop("only")
         joint = training.step(block, round_, MixtureStep)
         options["step"] = replace(joint, optimizer=step.optimizer, lr=step.lr)
         options["only"] = None if only is None else [packed_name(name, name in self.own) for name in only]
