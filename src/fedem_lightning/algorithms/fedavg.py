@@ -162,16 +162,13 @@ class Local(FederatedAlgorithm):
         return self.own_models(self.models.read(clients))
 
     def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """Trains unseen clients from the common start, in rounds spread over the run and its learning-rate schedule."""
-        done = self.statistics.rounds
-        taken = self.rounds_of_a_client(federation)
+        """Trains unseen clients from the common start, in rounds spread over the run and its learning-rate schedule.
+
+        They are as many as those in which a seen client was drawn and met the deadline, on average, rounded.
+        """
+        n_seen, done = len(federation.clients()), self.statistics.rounds
+        taken = round((done * share_of(self.participation, n_seen) - self.statistics.stragglers) / n_seen)
         self.models.write(clients, self.broadcast(clients))
         for block in self.local.blocks(federation, clients):
             for i in range(taken):
                 self.client_update(block, i * done // taken)
-
-    def rounds_of_a_client(self, federation: Federation) -> int:
-        """Rounds in which a seen client was drawn and met the deadline: the mean over the seen clients, rounded."""
-        n_seen, statistics = len(federation.clients()), self.statistics
-        drawn = statistics.rounds * share_of(self.participation, n_seen)
-        return round((drawn - statistics.stragglers) / n_seen)

@@ -60,15 +60,12 @@ class HypCluster(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components, **options)
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
-        self.initialization, self.initial_epochs = initialization, initial_epochs
+        self.initial_epochs = initial_epochs
+        self._starts_at_clients = initialization != "random" and n_components > 1
         if self._starts_at_clients:
             self.facts = replace(self.facts, needs_one_machine=AT_CLIENTS)
         none = torch.zeros(n_clients, dtype=torch.int64)
         self.states.declare("cluster", none, Owner.REPORTED, columns="cluster", groups=True)
-
-    @property
-    def _starts_at_clients(self) -> bool:
-        return self.initialization != "random" and len(self.components) > 1
 
     def initialize(self, federation: Federation) -> None:
         """Trains the hypotheses on random clients (Fig. 1), which are drawn repeatedly if there are fewer than q."""

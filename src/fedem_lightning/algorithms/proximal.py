@@ -146,14 +146,8 @@ class PFedMe(FederatedAlgorithm):
     def client_update(self, block: Block, round_: int) -> Sent:
         """The client takes R steps of `MoreauStep` from theta = w = w^{k-1}; it keeps theta and sends w."""
         w = self.broadcast(block.clients)
-        step = self.local.step(
-            block,
-            round_,
-            MoreauStep,
-            penalty=self.penalty,
-            outer_lr=self.outer_lr,
-            inner_steps=self.inner_steps,
-        )
+        options = {"penalty": self.penalty, "outer_lr": self.outer_lr, "inner_steps": self.inner_steps}
+        step = self.local.step(block, round_, MoreauStep, **options)
         trained = self.local.train(w, block, round_, step=step, extra={"anchor": self.params_of(w)})
         self.models.write(block.clients, trained["params"] | trained["buffers"])
         return Sent(trained["anchor"] | trained["buffers"], block.counts())

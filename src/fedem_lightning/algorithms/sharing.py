@@ -1,6 +1,5 @@
 """The M components of a mixture: what they have in common, how clients train them, and what a round sends of them."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -124,7 +123,7 @@ class TiedMixture(Mixture):
         self.own = _own(components[0], shared)  # names of phi's tensors
         require(bool(self.own), "shared: components would differ in nothing; that is algorithm=fedavg")
         self.share = share_of_bytes(components[0], self.own)  # phi's share of a model's bytes
-        engine = copy.copy(local.engine_choice)  # it prepares itself for one network
+        engine = local.engine_choice.anew()  # it prepares itself for one network
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
         network = MixtureNetwork(components, self.own)
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)

@@ -89,8 +89,8 @@ def _line(error: Exception, words: Sequence[str]) -> str:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if choice == "optuna":
             return f"hydra/sweeper=optuna: not installed; {installs('optuna')}"
-        near = nearest(choice, error.options)
-        meant = f"did you mean {near}?" if near else f"there are {', '.join(sorted(error.options))}"
+        like = nearest(choice, error.options)
+        meant = f"did you mean {like}?" if like else f"there are {', '.join(sorted(error.options))}"
         of_peers = method_of_peers(choice) if group == "algorithm" else None
         return f"{group}={choice}: {of_peers or f'no such choice; {meant}'}"
     if isinstance(error, OverrideParseException):
