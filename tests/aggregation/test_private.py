@@ -199,10 +199,10 @@ def test_a_round_without_a_client_adds_noise_alone(kind: Any, tmp_path: Path, mo
         "fedem_lightning.round.draw_cohort", lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)]
     )
     options = {"probability": 0.2} if kind is L2SGD else {}
-    data, rule = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)
+    data, private = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)
     networks = {"uplink": ShiftedExponentialNetwork(rho=2.0, t_min=0.0, mu=1.0)}
-    model = make_model(kind, data, aggregation=rule, networks=networks, **options)
-    before, trainer = parameters(model.components), make_trainer(1)
+    model = make_model(kind, data, aggregation=private, networks=networks, **options)
+    before, trainer, rule = parameters(model.components), make_trainer(1), model.aggregation
     trainer.fit(model, data)
     moved = parameters(model.components) - before
     deviation = rule.noise_of_updates(4.0) * 0.3 / 4

@@ -215,7 +215,8 @@ def test_regressions_mix_means() -> None:
     model = train(make_model(FedGMM, data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
     block = data.federation.block(torch.arange(3), "test")
     found = model.predict(block)
-    parts = torch.stack([component(block.x(torch.float64)) for component in model.components])
+    task = data.federation.task  # in units of y
+    parts = torch.stack([task.predict(component(block.x(torch.float64))) for component in model.components])
     assert ((found >= parts.amin(dim=0) - 1e-9) & (found <= parts.amax(dim=0) + 1e-9)).all()
 
 
