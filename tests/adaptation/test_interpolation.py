@@ -27,7 +27,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.personal_models import OwnModels
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -220,18 +220,6 @@ def test_dapper_draws_each_element_from_its_own_samples_with_probability_lambda(
         np.testing.assert_allclose(shares, value + (1 - value) * by_chance, atol=0.06)
         assert np.isin(mixed.index, own.index).all()  # training samples only
     np.testing.assert_array_equal(drawn(dapper, model, data, 1.0).index, drawn(dapper, model, data, 1.0).index)
-
-
-def test_dapper_at_one_is_finetune_on_the_same_samples() -> None:
-    data = make_data(sizes=(20, 30, 25))
-    model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
-    dapper = Dapper(ratio=3, lambdas=(1.0,))
-    found = dapper.adapt(model, everybody(data)).models
-    mixed = drawn(dapper, model, data, 1.0)
-    assert (split_of(data.federation, "train").offsets.diff() > 0).all()
-    expected = Finetune(epochs=1).adapt(model, mixed).models
-    for name, rows in found.items():
-        assert torch.equal(rows, expected[name])
 
 
 def test_dapper_at_zero_ignores_a_clients_own_labels() -> None:

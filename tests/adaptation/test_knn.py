@@ -69,14 +69,6 @@ def test_at_one_the_votes_are_scikit_learns(k: int, scale: float) -> None:
         np.testing.assert_allclose(one.predict(test).exp().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedEM, Ditto, FedGMM])
-def test_at_zero_the_model_is_as_before(kind: Any) -> None:
-    data = make_data(sizes=SIZES)
-    model, test = trained(kind, data), block_of(data, "test")
-    served = KNN(lambdas=(0.0,)).adapt(model, block_of(data, "train")).predict(test)
-    torch.testing.assert_close(served, model.predict(test), rtol=0, atol=1e-12)
-
-
 def test_after_fedem_the_features_are_those_of_the_strongest_component() -> None:
     """lambda p_knn + (1 - lambda) sum_m pi_m p_m, in NumPy."""
     data, share = make_data(sizes=SIZES), 0.3

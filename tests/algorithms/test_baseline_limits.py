@@ -23,7 +23,7 @@ from fedem_lightning import (
     Local,
     UserError,
 )
-from fedem_lightning.models.parts import normalization_tensors, split_body_head
+from fedem_lightning.models.parts import normalization_tensors
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 SGD: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.5}
@@ -154,19 +154,6 @@ def test_a_network_without_a_body_is_one_line(kind: Any) -> None:
         kind(MLP((4,), 3), n_clients=3, head="[")
     with pytest.raises(UserError, match=r"^head: 'layers' is all that trains"):
         kind(MLP((4,), 3), n_clients=3, head="layers")
-
-
-def test_the_head_is_the_last_layer_that_trains() -> None:
-    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2), nn.Linear(2, 2))
-    for parameter in network[4].parameters():
-        parameter.requires_grad_(False)
-    body, head = split_body_head(network)
-    assert head == ("3.weight", "3.bias")
-    assert body[:4] == ("0.weight", "0.bias", "1.weight", "1.bias")
-    assert split_body_head(network, "^[13]").head == ("1.weight", "1.bias", "3.weight", "3.bias", *NORM_OF_1)
-
-
-NORM_OF_1 = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
 
 
 @pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedRep, FedBABU])

@@ -155,6 +155,8 @@ def test_a_forward_pass_finds_the_layer_and_leaves_the_network_as_it_was() -> No
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(torch.equal(t, state[k]) for k, t in network.state_dict().items())
     assert len(split_body_head(network, x=torch.ones(2, 4)).head) == 3  # g, v and the bias
+    norm = [f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
+    assert split_body_head(network, "norm").head == tuple(norm)
 
 
 def test_an_older_model_of_another_order_is_refused_in_one_line() -> None:

@@ -128,9 +128,8 @@ class KNN(Adaptation):
 
     def _store(self, base: FeatureMixture, state: Models, kept: Block) -> Models:
         """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""
-        counts, dtype = kept.counts(), base.weights.dtype
-        one = torch.zeros(1, dtype=torch.int64, device=counts.device)  # any sample has the features' width
-        some = call_with(base, _of(state, 0), kept.federation.samples.features(one, dtype))[0]
+        counts = kept.counts()
+        some = call_with(base, _of(state, 0), one_sample(kept.federation, base))[0]  # any one has the features' width
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])
         labels, positions = (torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2))

@@ -25,6 +25,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.heads import BothLosses, PrototypeNetwork, PulledLoss, TwoHeads, apart, class_sums
+from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.parts import class_counts, wrapped
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, component_outputs
 from fedem_lightning.network import Transmission
@@ -139,10 +140,8 @@ class FedProto(FederatedAlgorithm):
         check_classes(self, federation)
         if self.remote is not None and not self._shape:
             task: Any = federation.task
-            none = torch.zeros(0, dtype=torch.int64, device=self.device)
-            x = federation.samples.features(none, self.parameter_dtype)
             network: Any = copy.deepcopy(self.components[0]).eval()
-            outputs, z = network.outputs_and_features(x.new_zeros(1, *x.shape[1:]))
+            outputs, z = network.outputs_and_features(one_sample(federation, network))
             self._shape = task.n_classes, z.flatten(outputs.ndim - 1).shape[-1]
 
     def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
