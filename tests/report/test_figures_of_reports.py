@@ -109,6 +109,15 @@ def test_clients_of_two_methods_are_points(tmp_path: Path) -> None:
     assert axes.get_xlabel() == "Local, test accuracy, %"
 
 
+@pytest.mark.parametrize("measure", ["accuracy", "mse"])
+def test_the_better_method_is_above_the_line_and_of_losses_below(measure: str, tmp_path: Path) -> None:
+    scores: Any = [[True, False]] if measure == "accuracy" else [[0.5, 0.25]]
+    make_sampled_run(tmp_path / "a", scores, "fedem")
+    make_sampled_run(tmp_path / "b", scores, "local")
+    (drawn,), _ = figures_of(tables_in(tmp_path), ["gains"])
+    assert f"{'above' if measure == 'accuracy' else 'below'} the line the first method is better" in drawn.caption
+
+
 def test_weights_are_sorted_by_true_group_and_largest_component(tmp_path: Path) -> None:
     path = make_run(tmp_path, 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
     table = pd.DataFrame({"id": list("abcd"), "population": ["seen"] * 3 + ["unseen"], "true_group": [1, 0, 0, 0]})

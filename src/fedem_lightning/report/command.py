@@ -151,8 +151,7 @@ def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
     if clients is None:
         yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
         return
-    more = "higher" if setting.sign > 0 else "lower"
-    yield Text(f"a gain is positive where the score with {a.name} is {more}")
+    yield Text(f"a gain is positive where the score with {a.name} is {setting.better}")
     yield from map(Text, _in_words(clients))
     yield Text("compare.csv of --out has every client", style="dim")
 

@@ -164,9 +164,10 @@ def main_pair(setting: Setting) -> tuple[Setting, Group, Group] | None:
 def gains_figure(name: str, pairs: Sequence[tuple[Setting, Group, Group]], looks: Looks) -> Drawn | None:
     """Draws every client as a point: its score with the pair's second row to the right, with the first upwards."""
     drawn = [(pair, clients) for pair in pairs if (clients := compare_clients(*pair[1:])) is not None]
+    sides = {"above the line" if pair[0].sign > 0 else "below the line" for pair, _ in drawn}
     caption = (
-        "One point a client and seed; above the line the first method is better; full colour: the two models differ on "
-        "the client's own test samples, p < 0.05; rows with a doubt are not tested."
+        f"One point a client and seed; {' or, of losses, '.join(sorted(sides))} the first method is better; full "
+        "colour: the two models differ on the client's own test samples, p < 0.05; rows with a doubt are not tested."
     )
     panels = [(pair[0].title, partial(_draw_gains, pair=pair, clients=c, looks=looks)) for pair, c in drawn]
     return with_panels(name, "Two methods, client by client", caption, panels, 4.0)

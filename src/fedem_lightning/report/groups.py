@@ -92,6 +92,11 @@ class Setting:
         return self.groups[0].runs[0].sign
 
     @property
+    def better(self) -> str:
+        """How the better one of two scores is."""
+        return "higher" if self.sign > 0 else "lower"
+
+    @property
     def seeds(self) -> str:
         """The number of seeds of the rows, in words."""
         counts = sorted({len(group.runs) for group in self.groups})

@@ -31,19 +31,15 @@ def in_a_sentence(table: Table) -> str:
     names = " and ".join(sorted(shorten(group.name) for group in equal))
     baselines = [next((group for group in others if group.algorithm == name), None) for name in BASELINES]
     gains = [f"{_gain(table, best, group)} than with {shorten(group.name)}" for group in baselines if group is not None]
-    in_brackets = f" ({_more(table)} {', '.join(gains)})" if gains else ""
+    in_brackets = f" ({table.setting.better} {', '.join(gains)})" if gains else ""
     if len(equal) > 1:
         score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
         return f"{among}{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
     reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
     if not others:
         return f"{names} has {reached}{f', but {said}' if (said := doubt(best)) else ''}."
-    lead = f"The {measure} with {names} is {_more(table)} {_gain(table, best, others[0])} than with"
+    lead = f"The {measure} with {names} is {table.setting.better} {_gain(table, best, others[0])} than with"
     return f"{among}{names} is best with {reached}{in_brackets}. {lead} {_rival(table, best, others[0])}"
-
-
-def _more(table: Table) -> str:
-    return "higher" if table.setting.sign > 0 else "lower"
 
 
 def _gain(table: Table, a: Group, b: Group) -> str:
