@@ -15,7 +15,6 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedAlgorithm,
-    FedRoD,
     HypCluster,
     Local,
     Network,
@@ -126,15 +125,6 @@ def test_what_is_on_the_air(
     assert model.statistics.air_bytes == 2 * (uploads * n_clients + streams) * model.message_bytes
     assert model.statistics.times["reliable"] == 2 * (1 + 2 * uploads + streams)
     assert model.statistics.times["balanced"] == 2 * (1 + uploads + streams)
-
-
-def test_fedrods_personal_head_takes_neither_bytes_nor_time() -> None:
-    """Body and generic head are the user's network: 4 x 5 + 5 + 5 x 3 + 3 numbers of 8 bytes, each way."""
-    data = make_data()
-    rod, avg = (train(make_model(kind, data, hidden=True, networks=FIGURE_3), data, 2) for kind in (FedRoD, FedAvg))
-    assert rod.message_bytes == avg.message_bytes == 43 * 8
-    assert rod.statistics.up_bytes == rod.statistics.down_bytes == 2 * 4 * 43 * 8
-    assert rod.statistics.times == avg.statistics.times
 
 
 LIMITED = {**FIGURE_3, "limited": ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=2.0)}

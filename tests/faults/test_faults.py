@@ -80,32 +80,6 @@ def test_what_a_faulty_client_sends(kind: str) -> None:
     assert SENT.models["w"].tolist() == [[[3.0, 1.0]], [[5.0, 0.0]]]
 
 
-def turned(trained: torch.Tensor, received: torch.Tensor, faulty: torch.Tensor) -> torch.Tensor:
-    """What clients send under a sign flip by 5: rows [T, D]."""
-    sent = trained.clone()
-    sent[faulty] = received[faulty] - 5 * (trained[faulty] - received[faulty])
-    return sent
-
-
-def test_a_round_under_attack_by_hand() -> None:
-    """FedAvg: the server's mean of the clients' own models, some of them turned about the common start."""
-    data, faults = make_data(sizes=SIZES), SignFlip(0.3)
-    fresh = make_model(FedAvg, data).double()
-    block = data.federation.block(torch.arange(10), "train")
-    trained = fresh.client_update(block, 0).models
-    faulty = faults.faulty(torch.arange(10), 0, 0)
-    assert len(faulty) == 3
-    model = train(make_model(FedAvg, data, faults=faults), data, 1)
-    counts = block.counts().double()
-    for name, start in fresh.named_parameters():
-        if not name.startswith("components.0."):
-            continue
-        own = trained[name.removeprefix("components.0.")][:, 0].detach()
-        sent = turned(own.flatten(1), start.detach().flatten().expand(10, -1), faulty)
-        expected = (counts @ sent / counts.sum()).view_as(start)
-        torch.testing.assert_close(model.get_parameter(name).detach(), expected, rtol=1e-10, atol=1e-12)
-
-
 def test_updates_are_turned_about_what_the_client_received() -> None:
     """Not about the common components: the own model of user-centric clients, HypCluster's chosen hypothesis."""
     data = make_data(sizes=SIZES)

@@ -1,6 +1,7 @@
 """Checkpoints that explain themselves: what a model is made of, and how a file becomes that model again."""
 
 import inspect
+import warnings
 import zipfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fedem_lightning.algorithms.recipe_differences import warn_of_other_settings
+from fedem_lightning.algorithms.recipe_differences import recipe_difference
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.parts import users_network
@@ -55,8 +56,11 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
 
     """
     check_tensors(checkpoint, algorithm)
-    before = dict(checkpoint.get("recipe") or {})
-    warn_of_other_settings(before, recipe_of(algorithm), type(algorithm), algorithm._trainer)
+    before, trainer = dict(checkpoint.get("recipe") or {}), algorithm._trainer
+    if trainer is not None and trainer.state.fn == "fit" and trainer.is_global_zero:  # a lower rate, say, may be meant
+        differs = recipe_difference(before, recipe_of(algorithm), type(algorithm))
+        if differs is not None:
+            warnings.warn(f"ckpt_path: the fit goes on with other settings: {differs}", stacklevel=2)
     algorithm.statistics.count_on(checkpoint["statistics"])
     algorithm.curves = checkpoint.get("curves", {})  # older checkpoints have none
     algorithm.federation_digest = checkpoint["federation"]

@@ -1,10 +1,7 @@
 """What two recipes of an algorithm differ in: the one of a checkpoint, and that of the run that would go on from it."""
 
 import inspect
-import warnings
 from typing import Any
-
-import pytorch_lightning as pl
 
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import without_gone
@@ -42,18 +39,3 @@ def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) ->
             name = key if key.split(".")[0] in _GROUPS else f"algorithm.{key}"
             return f"{name} was {a.get(key)}, now it is {b.get(key)}"
     return None
-
-
-def warn_of_other_settings(before: dict[str, Any], now: dict[str, Any], kind: Any, trainer: pl.Trainer | None) -> None:
-    """Warns where a fit goes on from a checkpoint of other settings; in Python a lower rate, say, may be meant.
-
-    Args:
-        before, now, kind: see `recipe_difference`.
-        trainer: of the fit; None: the model is loaded outside of one.
-
-    """
-    if trainer is None or trainer.state.fn != "fit" or not trainer.is_global_zero:
-        return
-    differs = recipe_difference(before, now, kind)
-    if differs is not None:
-        warnings.warn(f"ckpt_path: the fit goes on with other settings: {differs}", stacklevel=2)

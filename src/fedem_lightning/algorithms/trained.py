@@ -130,18 +130,12 @@ class TrainedModel:
             new += [name] if place is None else []
         t = torch.tensor(clients, dtype=torch.int64)
         federation = federation_of(schema, samples, t[client], torch.from_numpy(split), tuple(new))
-        other = self._with_room(len(new))
+        if len(new) == 1:  # making this copy takes longer than using it, so it is kept
+            other = self._guest = self._guest or grown(algorithm, 1)
+        else:
+            other = grown(algorithm, len(new))
         personal = _personalized(other, federation.to(algorithm.device), t.to(algorithm.device))
         return ClientModels(names, personal, schema)
-
-    def _with_room(self, n_more: int) -> "FederatedAlgorithm":
-        """A copy with room for new clients. The copy for one client is kept: making it takes longer than using it."""
-        algorithm = self.algorithm
-        if n_more != 1:
-            return grown(algorithm, n_more)
-        if self._guest is None:
-            self._guest = grown(algorithm, 1)
-        return self._guest
 
 
 @torch.no_grad()

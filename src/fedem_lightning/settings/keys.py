@@ -50,16 +50,8 @@ MAY_CHANGE = (
 )
 """A resumed run may have other values of them."""
 _OF_TRAINER = (
-    *(
-        "devices",
-        "accelerator",
-        "num_nodes",
-        "strategy",
-        "profiler",
-        "enable_progress_bar",
-        "deterministic",
-        "benchmark",
-    ),
+    *("devices", "accelerator", "num_nodes", "strategy", "profiler", "enable_progress_bar", "deterministic"),
+    "benchmark",
     *("check_val_every_n_epoch", "log_every_n_steps", "num_sanity_val_steps", "enable_model_summary"),
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
