@@ -83,6 +83,10 @@ def test_class_labels_keep_their_names_and_numbers() -> None:
     assert (federation.notes["classes"], federation.task.n_outputs) == (["yes", "no", "perhaps"], 3)
     assert stored(federation).y.tolist() == [i % 2 for i in range(N)]
     assert stored(federation).x.tolist() == ROWS["vector"]
+    other = data.align_labels_with_mapping({"no": 0, "yes": 1}, "label")  # the same labels by other numbers
+    both = HubDataModule(datasets.DatasetDict(train=data, test=other), "label", "user", features=["vector"]).federation
+    assert both.notes["classes"] == ["no", "perhaps", "yes"]
+    assert torch.equal(stored(both).y[:N], stored(both).y[N:])
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3)])

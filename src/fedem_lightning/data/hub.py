@@ -70,7 +70,7 @@ class HubDataModule(FederatedDataModule):
         label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
         numbers = None if features is None else [str(name) for name in features]
         datasets = imported("datasets", "hf", "dataset")
-        parts = _parts(datasets, path, name)
+        parts = _aligned(_parts(datasets, path, name), label)
         data = datasets.concatenate_datasets(list(parts.values()))
         has = ", ".join(data.column_names[:10])
         require(label is not None, f"label: expected the name of a column; the data set has {has}")
@@ -113,6 +113,15 @@ def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
     what = "path: expected a name on the Hub, a folder, a file, or a Dataset"
     require(isinstance(path, datasets.Dataset), f"{what}, got {given(path)}")
     return {"": path}
+
+
+def _aligned(parts: dict[str, Any], label: str | None) -> dict[str, Any]:
+    """The splits with one numbering of their classes: by alphabet, where they have other names or another order."""
+    found = [getattr(part.features.get(label), "names", None) for part in parts.values()]
+    if None in found or all(names == found[0] for names in found):
+        return parts
+    every = {name: code for code, name in enumerate(sorted({name for names in found for name in names or ()}))}
+    return {split: part.align_labels_with_mapping(every, label) for split, part in parts.items()}
 
 
 def _loaded(datasets: Any, place: Path, name: str | None) -> Any:

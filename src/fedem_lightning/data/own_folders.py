@@ -53,6 +53,7 @@ def read_images(folder: Path, size: int | None = None) -> OwnArrays:
     from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
     from torchvision.transforms import Resize
 
+    require(folder.is_dir(), f"path: no folder {folder}; expected images in CLIENT/CLASS")
     resize = None if size is None else Resize((size, size))
     split = [part for part in SPLITS if (folder / part).is_dir()] if (folder / "test").is_dir() else []
     found: dict[str, dict[str, Any]] = {}
