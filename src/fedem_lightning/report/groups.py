@@ -27,7 +27,6 @@ _WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, *LOOKS, "seed"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
 _BEST, _CHOOSES_BEST = "callbacks.best_round.", {"scores", "trainer.check_val_every_n_epoch"}
 """What keeps the model of the best round on validation, and keys on which that round then depends."""
-_OF_SETTING = set(OF_SETTING)
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
 
@@ -137,7 +136,7 @@ def _relevant(run: Run) -> dict[str, Any]:
 
 
 def _setting_part(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in _relevant(run).items() if k.split(".")[0] in _OF_SETTING}
+    return {k: v for k, v in _relevant(run).items() if k.split(".")[0] in OF_SETTING}
 
 
 def _comparable(config: dict[str, Any]) -> str:

@@ -20,8 +20,6 @@ from fedem_lightning.settings.keys import method_title
 
 PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
 """Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""
-MARKERS = "os^Dv<>P"
-"""Markers of Matplotlib; with the colours they repeat after the eighth."""
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8.5),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
