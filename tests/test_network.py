@@ -166,8 +166,6 @@ def test_who_misses_the_deadline_keeps_its_state(
 
 def test_methods_and_networks_that_do_not_fit_are_named() -> None:
     data, limited = make_data(), LIMITED["limited"]
-    with pytest.raises(UserError, match=r"^deadline: nobody computes in less than t_min=1, got 0.5"):
-        ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=0.5)
     with pytest.raises(UserError, match=r"one deadline at most, got those of a, b"):
         make_model(FedAvg, data, networks={"a": limited, "b": limited, "c": FIGURE_3["wireless"]})
     with pytest.raises(UserError, match=r"networks: expected "):

@@ -187,22 +187,6 @@ def test_spectral_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"graph": "x"}, "Topology.graph: expected 'erdos_renyi', 'ring', 'torus', 'complete' or 'star', got 'x'"),
-        (
-            {"graph": "ring", "time_varying": True},
-            "time_varying: only graph=erdos_renyi can be drawn anew each round, got graph=ring",
-        ),
-    ],
-)
-def test_wrong_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError) as raised:
-        Topology(**options)  # type: ignore[arg-type]
-    assert str(raised.value) == message
-
-
-@pytest.mark.parametrize(
     ("chosen", "n", "message"),
     [
         (Topology("torus"), 13, "algorithm.topology.graph: a torus needs .* 13 clients is a prime number: use ring"),
