@@ -15,6 +15,7 @@ from fedem_lightning import (
     FederatedDataModule,
     FedProto,
     FedRoD,
+    Finetune,
     LeNet5,
     Linear,
     UserError,
@@ -232,6 +233,11 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
         kind(MLP((4,), 3), 2, head="bias")
     with pytest.raises(UserError, match="the network does not call its module last"):
         train(kind(Uncalled(), CLIENTS, head="last"), data, 1)
+
+
+def test_a_head_that_predicts_nothing_is_not_tuned() -> None:
+    with pytest.raises(UserError, match=r"^adaptation.part: FedProto predicts by features, expected all or"):
+        FedProto(MLP((4,), 3), 2, adaptation=Finetune(part="head"))
 
 
 def test_heads_of_several_modules_are_found() -> None:

@@ -21,6 +21,7 @@ from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone, model_state
@@ -126,6 +127,8 @@ class FedProto(FederatedAlgorithm):
         head: str | None = None,
         **options: Any,
     ) -> None:
+        fits = prediction == "head" or getattr(options.get("adaptation"), "part", "all") != "head"
+        require(fits, "adaptation.part: FedProto predicts by features, expected all or body, or prediction=head")
         network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction
