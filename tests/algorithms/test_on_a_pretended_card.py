@@ -23,7 +23,7 @@ MOST_WAITS = {  # in a round after the first, of four clients in one block
     "Clustered": 39,
     "DFedEM": 22,
     "DecentralizedSurrogateOptimization": 18,
-    "FedALA": 57,
+    "FedALA": 70,
     "FedFOMO": 98,
     "FedProto": 23,
     "MOCHA": 23,

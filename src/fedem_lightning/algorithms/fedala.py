@@ -100,24 +100,25 @@ class FedALA(FederatedAlgorithm):
 
     def learned(self, block: Block, round_: int) -> Models:
         """W_t after one pass; those who learn for the first time go on until their losses settle. [C, 1, ...]."""
-        t, part = block.clients, self._part(block, round_)
-        own, weights = self.own.read(t), self._pass(part, self.weights.read(t), round_)
-        learning = ~self.weights.written[t]  # [C]
-        losses: list[Tensor] = []
-        while learning.any() and len(losses) + 1 < MAX_PASSES:
+        t, part, losses = block.clients, self._part(block, round_), list[Tensor]()
+        own = self.own.read(t)
+        weights, learning = self._pass(part, own, self.weights.read(t), round_), ~self.weights.written[t]  # [C]
+        some = learning.nonzero().squeeze(1)
+        while len(some) and len(losses) + 1 < MAX_PASSES:
             found = self.own_models(self.initialized(own, weights)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
             if len(losses) >= 10:
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
-            if learning.any():
-                some = self._pass(_of(part, learning), {name: rows[learning] for name, rows in weights.items()}, round_)
-                for name, rows in some.items():
-                    weights[name][learning] = rows
+                some = learning.nonzero().squeeze(1)
+            if len(some):
+                of_some = [{name: rows[some] for name, rows in models.items()} for models in (own, weights)]
+                for name, rows in self._pass(_of(part, some), *of_some, round_).items():
+                    weights[name].index_copy_(0, some, rows)
         return weights
 
-    def _pass(self, part: Block, weights: Models, round_: int) -> Models:
-        """W_t after Eq. 5 over the samples of `part`, from `weights`."""
-        w, own = self.broadcast(part.clients), self.own.read(part.clients)
+    def _pass(self, part: Block, own: Models, weights: Models, round_: int) -> Models:
+        """W_t after Eq. 5 over the samples of `part`, whose clients have theta_t `own`, from `weights`."""
+        w = self.broadcast(part.clients)
         extra = {
             "weights": weights,
             "own": {name: own[name] for name in self.upper},
@@ -149,7 +150,7 @@ class FedALA(FederatedAlgorithm):
         return self.own_models(self.initialized(own, self.served.read(clients)))
 
 
-def _of(block: Block, chosen: Tensor) -> Block:
-    """The block of the chosen clients, bool [C]."""
-    mine, place = chosen[block.owner], chosen.cumsum(0) - 1
-    return Block(block.federation, block.clients[chosen], block.index[mine], place[block.owner[mine]])
+def _of(block: Block, some: Tensor) -> Block:
+    """The block of some of its clients, positions int64 [C'], ascending."""
+    rows = torch.isin(block.owner, some).nonzero().squeeze(1)
+    return Block(block.federation, block.clients[some], block.index[rows], torch.searchsorted(some, block.owner[rows]))
