@@ -111,8 +111,8 @@ class FedALA(FederatedAlgorithm):
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
                 some = learning.nonzero().squeeze(1)
             if len(some):
-                theirs, w = ({name: rows[some] for name, rows in models.items()} for models in (own, weights))
-                for name, rows in self._pass(_of(part, some), theirs, w, round_).items():
+                theirs, old = ({name: rows[some] for name, rows in models.items()} for models in (own, weights))
+                for name, rows in self._pass(_of(part, some), theirs, old, round_).items():
                     weights[name].index_copy_(0, some, rows)
         return weights
 
