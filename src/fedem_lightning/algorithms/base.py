@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
@@ -27,6 +28,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.evaluation.convergence import convergence, unfinished_line
 from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
@@ -252,6 +254,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.label_scores: dict[str, Any] | None = None  # and of the labels of a multi-label task
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
+        self.says_unfinished = True  # at the end of a fit
         self._prepared: Federation | None = None
         self._trained: TrainedModel | None = None  # until the next round
 
@@ -393,6 +396,11 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         """Adds the last seconds to the training time; all processes have all rows again."""
         self.statistics.tick()
         self.states.collect(Processes.of(self.trainer))
+
+    def on_fit_end(self) -> None:
+        """Says whether the validation loss still falls, unless the command line does."""
+        if self.says_unfinished and (line := unfinished_line(convergence(self.curves))):
+            rank_zero_only(print)(line)
 
     def prepare_for(self, federation: Federation) -> None:
         """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""

@@ -166,6 +166,7 @@ def _train_and_test(
     trainer: pl.Trainer, model: FederatedAlgorithm, data: FederatedDataModule, checkpoint: Path | None
 ) -> None:
     """Runs the remaining rounds, then the test; KeyboardInterrupt if a signal has stopped the run after a round."""
+    model.says_unfinished = False  # the last lines do
     for part in (model, data):
         vars(part)["_log_hyperparams"] = False  # loggers get the configuration instead
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
