@@ -86,7 +86,8 @@ class LocalTraining:
         fewest, most, size = int(n_train.min()), int(n_train.max()), self.batch_size
         whole, part = divmod(self.epochs, 1)
         least, largest = (int(whole) * -(-n // size) + math.ceil(math.ceil(part * n) / size) for n in (fewest, most))
-        of_whom = f"{least} steps of the smallest client ({fewest} samples), {largest} of the largest ({most})"
+        steps = f"{least} step{'s' * (least != 1)} of the smallest client"
+        of_whom = f"{steps} ({fewest} samples), {largest} of the largest ({most})"
         return f"{said}{passes}: {of_whom}"
 
     def step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:

@@ -39,8 +39,9 @@ class BestRound(Checked, pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins anew, or where the checkpoint left off."""
-        self.stopped = None
-        pl_module.diagnostics.pop("scored_round", None)  # type: ignore[union-attr,operator]
+        model: Any = pl_module
+        self.stopped = model.past = None
+        model.diagnostics.pop("scored_round", None)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keeps the round if it is the best so far; stops if the validation samples show no gain."""
@@ -61,17 +62,15 @@ class BestRound(Checked, pl.Callback):
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Gives the model the state of the best round; its history, such as what was sent, stays that of all rounds."""
+        """Makes the model that of the best round, as its checkpoint would; `whole_run` keeps all rounds' history."""
         model: Any = pl_module
         path = self._path(trainer)
         if self.best in (None, model.statistics.rounds) or not path.exists():
             return
         saved = read_checkpoint(path)
-        history, curves = copy.deepcopy(vars(model.statistics)), model.curves
+        model.past = copy.deepcopy(model.statistics), model.curves
         model.on_load_checkpoint(saved)
         model.load_state_dict(saved["state_dict"])
-        vars(model.statistics).update(history)
-        model.curves = curves
         model.diagnostics["scored_round"] = self.best
 
     def since(self, last: int) -> int:

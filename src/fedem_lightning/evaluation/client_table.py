@@ -57,7 +57,7 @@ def client_table(
         }
     )
     if algorithm.faults is not None:
-        rounds = algorithm.statistics.rounds
+        rounds = algorithm.whole_run[0].rounds
         faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
         table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
     for split, found in measures.items():

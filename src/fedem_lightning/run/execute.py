@@ -134,7 +134,7 @@ def _run(
                 say(stopped)
             results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
     except BaseException:
-        if trainer.is_global_zero and model.statistics.rounds <= done:
+        if trainer.is_global_zero and model.whole_run[0].rounds <= done:
             leave_folder(folder, before)
         raise
     finally:

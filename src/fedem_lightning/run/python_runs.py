@@ -50,7 +50,7 @@ def save_run(
     config = _config(model, data)
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     rounds = RoundCSVLogger(place / "metrics.csv")
-    for round_, cells in model.curves.items():
+    for round_, cells in model.whole_run[1].items():
         rounds.log_metrics(cells, round_)
     rounds.write()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
@@ -94,5 +94,5 @@ def _config(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, A
     of_data = plain(dict(data.hparams.get("data", {})))
     if of_data.get("seed") == model.seed:
         of_data["seed"] = "${seed}"
-    trainer = {"max_epochs": model.statistics.rounds}
+    trainer = {"max_epochs": model.whole_run[0].rounds}
     return {"seed": model.seed, "algorithm": algorithm, **parts, "dataset": of_data, "trainer": trainer}

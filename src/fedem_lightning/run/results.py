@@ -32,7 +32,7 @@ Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Results of a finished run after Trainer.test, as plain containers; docs/results.md describes every key."""
-    table, statistics = algorithm.clients, algorithm.statistics
+    table, statistics = algorithm.clients, algorithm.whole_run[0]
     seen, unseen = (table[table.population == population] for population in ("seen", "unseen"))
     seconds = statistics.round_seconds
     return {
@@ -50,7 +50,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
-        "convergence": convergence(algorithm.curves),
+        "convergence": convergence(algorithm.whole_run[1]),
         **_compared_rounds(algorithm),
         **algorithm.diagnostics,
         "seconds": {
@@ -83,7 +83,8 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
 
 def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
     """The scores of the round that is best on validation, and of the last one that was evaluated."""
-    curves, best = algorithm.curves, best_round(algorithm.curves)
+    curves = algorithm.whole_run[1]
+    best = best_round(curves)
     evaluated = [round_ for round_ in curves if best is not None and round_ in errors_by_round(curves)]
     rounds = {"best_round": best, "last_round": max(evaluated, default=None)}
     return {name: None if round_ is None else round_scores(curves, round_) for name, round_ in rounds.items()}
@@ -109,7 +110,7 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
 
 def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Whose updates were rejected, and the scores over the honest clients; empty unless there are any."""
-    rejections, table = algorithm.statistics.rejections, algorithm.clients
+    rejections, table = algorithm.whole_run[0].rejections, algorithm.clients
     found: dict[str, Any] = {}
     if rejections.total:
         named = [{**entry, "name": str(federation.names[entry["client"]])} for entry in rejections.by_client]
@@ -163,7 +164,7 @@ def write_run(
     if algorithm.remote is None and (counts := label_counts(federation, all_scored_clients(algorithm, federation))):
         artifacts["label_counts"] = counts
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
-    results["seconds"]["total"] = algorithm.statistics.total_seconds()
+    results["seconds"]["total"] = algorithm.whole_run[0].total_seconds()
     save_results(folder, results, algorithm.clients, artifacts)
     return results, figures
 
