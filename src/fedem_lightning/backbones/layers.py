@@ -8,7 +8,7 @@ evaluation.
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +29,13 @@ class Redrawable(Recorded, nn.Module):
 
     def redrawn(self) -> Self:
         """A copy with new random values; with the same values if they are no longer those of the constructor."""
-        drawn, copied = self._made(), copy.deepcopy(self)
+        drawn, copied = type(self)(**self.made_with).state_dict(), copy.deepcopy(self)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.drawn_from)
-            first, own = self._made(), self.state_dict()
+            first, own = type(self)(**self.made_with).state_dict(), self.state_dict()
         if first.keys() == own.keys() and all(own[name].equal(t.to(own[name])) for name, t in first.items()):
             copied.load_state_dict(drawn)
         return copied
-
-    def _made(self) -> dict[str, Any]:
-        return type(self)(**self.made_with).state_dict()
 
 
 def as_floats(x: Tensor, network: nn.Module) -> Tensor:
@@ -123,23 +120,11 @@ class _ForClients(_BatchNorm):
         return scaled.to(input.dtype)
 
 
-class BatchNorm1d(_ForClients, nn.BatchNorm1d):
-    """`nn.BatchNorm1d` for clients."""
-
-
-class BatchNorm2d(_ForClients, nn.BatchNorm2d):
-    """`nn.BatchNorm2d` for clients."""
-
-
-class BatchNorm3d(_ForClients, nn.BatchNorm3d):
-    """`nn.BatchNorm3d` for clients."""
-
-
-GUARDED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: BatchNorm1d,
-    nn.BatchNorm2d: BatchNorm2d,
-    nn.BatchNorm3d: BatchNorm3d,
-}
+_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BatchNorm1d, BatchNorm2d, BatchNorm3d = (type(kind.__name__, (_ForClients, kind), {}) for kind in _KINDS)
+GUARDED: dict[type[nn.Module], type[nn.Module]] = dict(
+    zip(_KINDS, (BatchNorm1d, BatchNorm2d, BatchNorm3d), strict=True)
+)
 
 
 def for_clients(layer: nn.Module) -> None:
@@ -166,5 +151,4 @@ def padding(layers: Collection["_ForClients"]) -> Iterator[None]:
 def padded_norms(network: nn.Module) -> dict[str, "_ForClients"]:
     """The BatchNorm layers that know padding, by name: those that learn, and keep running statistics by a momentum."""
     layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, _ForClients)}
-    kept = {name: layer for name, layer in layers.items() if layer.track_running_stats and layer.momentum is not None}
-    return {name: layer for name, layer in kept.items() if not layer.still}
+    return {n: k for n, k in layers.items() if k.track_running_stats and k.momentum is not None and not k.still}

@@ -69,8 +69,8 @@ class Categorical(Redrawable):
 
     def __init__(self, in_shape: Shape = (1,), n_outputs: PositiveInt = 50) -> None:
         super().__init__()
-        shape = tuple(in_shape)
-        require(shape == (1,), f"in_shape: Categorical is for samples without features, (1,), got {shape}")
+        fits = tuple(in_shape) == (1,)
+        require(fits, f"in_shape: Categorical is for samples without features, (1,), got {tuple(in_shape)}")
         self.logits = nn.Linear(1, n_outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,9 +104,7 @@ class LSTM(nn.LSTM):
         for k in range(self.num_layers):
             weights = [getattr(self, f"{name}_l{k}") for name in ("weight_ih", "weight_hh")]
             biases = [getattr(self, f"{name}_l{k}") for name in ("bias_ih", "bias_hh")] if self.bias else []
-            gates = F.linear(
-                x, weights[0], sum(biases) if biases else None
-            )  # [L, (B,) 4 hidden], all positions at once
+            gates = F.linear(x, weights[0], sum(biases) if biases else None)  # of all positions, [L, (B,) 4 hidden]
             h, c, hidden = h0[k], c0[k], []
             for gate in gates.unbind(0):
                 i, f, g, o = (gate + h @ weights[1].T).chunk(4, dim=-1)

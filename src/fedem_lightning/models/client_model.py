@@ -14,7 +14,7 @@ from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, mixed
 from fedem_lightning.models.tensors import each_called, share_frozen
 
 
@@ -49,10 +49,7 @@ class ClientModel(nn.Module):
 
         """
         task = self.schema.task
-        predictions = [task.predict(outputs) for outputs in each_called(self.networks, x)]  # M x [n, ...]
-        if len(predictions) == 1:
-            return task.answer(predictions[0])
-        return task.answer(task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1)))
+        return task.answer(mixed(task, each_called(self.networks, x), self.weights))
 
     @torch.no_grad()
     def predict(self, x: Any) -> np.ndarray:

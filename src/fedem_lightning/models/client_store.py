@@ -71,7 +71,10 @@ class ClientStore(nn.Module):
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
-            _check_disk(self.n_bytes)
+            folder, need = tempfile.gettempdir(), f"a model of each client's own takes {self.n_bytes / 1e9:.1f} GB"
+            free, way_out = shutil.disk_usage(folder).free, "set the environment variable TMPDIR to a larger disk"
+            said = f"{need}, but {folder} has {free / 1e9:.1f} GB left; {way_out}"
+            require(self.n_bytes < free, f"{said}, or take fewer clients or a smaller backbone")
         self.register_buffer("written", torch.zeros(n_clients, dtype=torch.bool))
         for i, tensor in enumerate(like.values()):
             make = _mapped if self.on_disk else torch.zeros
@@ -222,16 +225,6 @@ def _mix_rows(rows: Tensor, clients: Tensor, w: Tensor) -> float:
         columns[where] = mixed
         spread += float((mixed - mixed.mean(dim=0)).double().square().sum())
     return spread
-
-
-def _check_disk(n_bytes: int) -> None:
-    folder = tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    require(
-        n_bytes < free,
-        f"a model of each client's own takes {n_bytes / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB left; set "
-        "the environment variable TMPDIR to a larger disk, or take fewer clients or a smaller backbone",
-    )
 
 
 def _mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

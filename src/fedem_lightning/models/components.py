@@ -51,7 +51,8 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
                 torch.manual_seed(int(generator(seed, Purpose.COMPONENT, m).integers(2**62)))
             if isinstance(backbone, nn.Module):
                 _check_network(backbone)
-                component = _next(backbone, first=m == 0)
+                draws = m > 0 and isinstance(backbone, Redrawable | Pretrained)
+                component = backbone.redrawn() if draws else copied(backbone)  # type: ignore[operator]
             else:
                 made.append(_made(backbone, made))
                 component = copied(made[-1])  # a caller may use it elsewhere
@@ -65,18 +66,11 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
         components.append(component)
     first = type(components[0])
     if issubclass(first, pl.LightningModule) and first.training_step is not pl.LightningModule.training_step:
-        said = (
-            "is a LightningModule, of which forward alone is used; the loss is the task's, the steps client_optimizer's"
-        )
-        warnings.warn(f"backbone: {first.__name__} {said}", stacklevel=2)
+        said = "of which forward alone is used; the loss is the task's, the steps client_optimizer's"
+        warnings.warn(f"backbone: {first.__name__} is a LightningModule, {said}", stacklevel=2)
     found = nn.ModuleList(components)
     arrange(found, torch.device("cpu"))
     return found
-
-
-def _next(backbone: nn.Module, first: bool) -> nn.Module:
-    draws = isinstance(backbone, Redrawable | Pretrained) and not first
-    return backbone.redrawn() if draws else copied(backbone)  # type: ignore[operator]
 
 
 def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Module:

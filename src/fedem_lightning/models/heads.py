@@ -14,7 +14,7 @@ from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.tasks import Loss, known
+from fedem_lightning.tasks import OfTask, known
 
 
 class TwoHeads(WithFeatures):
@@ -52,15 +52,8 @@ class TwoHeads(WithFeatures):
 
 
 @dataclass(frozen=True)
-class BothLosses:
+class BothLosses(OfTask):
     """The balanced softmax loss of h_G and the empirical loss of h_G + h_t."""
-
-    task: Loss
-
-    @property
-    def n_targets(self) -> int:
-        """The task's."""
-        return self.task.n_targets
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The sum of both: outputs [n, ..., 2 n_outputs] -> [n]."""
@@ -117,18 +110,12 @@ class PrototypeNetwork(WithFeatures):
 
 
 @dataclass(frozen=True)
-class PulledLoss:
+class PulledLoss(OfTask):
     """The task's loss plus penalty |z - C_y|^2 / d; a class y without a prototype adds nothing."""
 
-    task: Loss
     prototypes: Tensor  # [Y, d]
     known: Tensor  # bool [Y]
     penalty: float
-
-    @property
-    def n_targets(self) -> int:
-        """The task's."""
-        return self.task.n_targets
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Losses, summed over a sample's targets: outputs and features [n, ..., n_outputs + d], y [n, ...] -> [n]."""

@@ -10,7 +10,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import copied, model_state
 from fedem_lightning.models.tensors import call_with, called, share_frozen
-from fedem_lightning.tasks import Loss
+from fedem_lightning.tasks import OfTask
 
 
 class MixtureNetwork(nn.Module):
@@ -49,19 +49,19 @@ class MixtureNetwork(nn.Module):
             with self._head.register_forward_hook(lambda layer, x, z: seen.append((x[0], z))):
                 outputs = called(self.network, x)
             if len(seen) == 1 and outputs is seen[0][1]:
-                return self._heads(seen[0][0])
+                return self._heads(seen[0][0], self._head)
         phi = {self._names[key]: rows.unbind() for key, rows in self.own.items()}  # `rows[m]` has a slow gradient
         n_models = len(next(iter(phi.values())))
         each = [{name: rows[m] for name, rows in phi.items()} for m in range(n_models)]
         return torch.stack([call_with(self.network, phi_m, x) for phi_m in each], dim=1)
 
-    def _heads(self, features: Tensor) -> Tensor:
+    def _heads(self, features: Tensor, head: nn.Linear) -> Tensor:
         """The outputs of M linear layers: features [B, ..., d] -> [B, M, ..., n]."""
         phi = {self._names[key].rpartition(".")[2]: rows for key, rows in self.own.items()}
         z = torch.einsum("b...d,mnd->bm...n", features, phi["weight"])
         if "bias" in phi:
             return z + phi["bias"].reshape(1, len(phi["bias"]), *[1] * (features.ndim - 2), -1)
-        return z if self._head is None or self._head.bias is None else z + self._head.bias
+        return z if head.bias is None else z + head.bias
 
 
 def _key(name: str) -> str:
@@ -90,18 +90,11 @@ def packed(models: Models, own: Collection[str]) -> Models:
 
 
 def unpacked(models: Models, n_models: int) -> Models:
-    """A component's tensors [C, M, ...] by name, of those of a `MixtureNetwork`; shared ones are views.
-
-    Args:
-        models: shared tensors [C, 1, ...], and phi [C, 1, M, ...].
-        n_models: M.
-
-    """
-    found: Models = {}
-    for name, rows in models.items():
-        own = name.startswith("own.")
-        found[component_name(name)] = rows.squeeze(1) if own else rows.expand(-1, n_models, *rows.shape[2:])
-    return found
+    """A component's tensors [C, M, ...], of a `MixtureNetwork`'s as `packed` has them; shared ones are views."""
+    return {
+        component_name(n): t.squeeze(1) if n.startswith("own.") else t.expand(-1, n_models, *t.shape[2:])
+        for n, t in models.items()
+    }
 
 
 def component_name(name: str) -> str:
@@ -111,15 +104,8 @@ def component_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class ComponentLosses:
+class ComponentLosses(OfTask):
     """The losses of all components: outputs [B, M, ...], y [B, ...] -> [B, M]."""
-
-    task: Loss
-
-    @property
-    def n_targets(self) -> int:
-        """The task's."""
-        return self.task.n_targets
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample under each component."""

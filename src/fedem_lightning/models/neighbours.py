@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import require
 from fedem_lightning.models.parts import with_inputs_of
+from fedem_lightning.models.personal_models import mixed
 from fedem_lightning.models.tensors import SizedByState, share_frozen
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -38,13 +39,7 @@ class FeatureMixture(Recorded, nn.Module):
     weights: Tensor  # of the networks, [M]
     strongest: Tensor  # int64 [], the network with the largest weight
 
-    def __init__(
-        self,
-        networks: Sequence[nn.Module],
-        layer: str,
-        task: Task,
-        shared: bool = True,
-    ) -> None:
+    def __init__(self, networks: Sequence[nn.Module], layer: str, task: Task, shared: bool = True) -> None:
         super().__init__()
         self.networks = nn.ModuleList(copy.deepcopy(network) for network in networks)
         for network in self.networks[1:]:
@@ -58,15 +53,9 @@ class FeatureMixture(Recorded, nn.Module):
 
     def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y]."""
-        found, predictions = [], []
-        for network in self.networks:
-            features, outputs = features_and_outputs(network, self.layer, x)
-            found.append(features)
-            predictions.append(self.task.predict(outputs))
-        features = torch.stack(found).index_select(0, self.strongest.view(1)).squeeze(0)
-        if len(predictions) == 1:
-            return features, predictions[0]
-        return features, self.task.mix(torch.stack(predictions), self.weights.expand(predictions[0].shape[0], -1))
+        found = [features_and_outputs(network, self.layer, x) for network in self.networks]
+        features = torch.stack([z for z, _ in found]).index_select(0, self.strongest.view(1)).squeeze(0)
+        return features, mixed(self.task, [outputs for _, outputs in found], self.weights)
 
 
 def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Tensor, Tensor]:

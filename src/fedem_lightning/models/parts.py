@@ -14,7 +14,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.components import Backbone, copied, model_state
+from fedem_lightning.models.components import Backbone, copied, model_state, within
 from fedem_lightning.models.last_layer import computed_last, owner
 from fedem_lightning.models.routed_adapters import RoutedAdapters
 from fedem_lightning.models.tensors import call_with, called, trained_parameters
@@ -217,17 +217,12 @@ def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.M
     parts = [name]
     if type(module) is nn.Sequential:
         children = [f"{name}.{child}".lstrip(".") for child in module._modules]
-        start = next(i for i, child in enumerate(children) if any(_within(n, child) for n in head))
+        start = next(i for i, child in enumerate(children) if any(within(n, [child]) for n in head))
         parts, module = children[start:], module[start:]
-    whole = not any(_within(n, part) for n in body for part in parts)
+    whole = bool(parts[0]) and not any(within(n, parts) for n in body)
     listed = ", ".join(head)
     require(whole, f"head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
     return parts[0], module
-
-
-def _within(name: str, module: str) -> bool:
-    """Whether a tensor belongs to a module; "" is the whole network."""
-    return not module or name.startswith(f"{module}.")
 
 
 def by_learner(tensor: Tensor, n_axes: int) -> Tensor:

@@ -17,6 +17,7 @@ from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.models.components import arranged, model_state
 from fedem_lightning.models.tensors import call_with, each_called
+from fedem_lightning.tasks import Task
 
 SampleWeights = Callable[[Tensor, Tensor, Block], Tensor]
 """Function (mixture [C, M], losses [n, M], block) -> weights of the block's samples in each model's loss, [n, M]."""
@@ -40,11 +41,7 @@ class SharedModels:
 
         It mixes probabilities (or means), not logits or parameters.
         """
-        task = block.federation.task
-        predictions = [task.predict(outputs) for outputs in component_outputs(self.components, block)]  # M x [n, ...]
-        if len(predictions) == 1:
-            return predictions[0]
-        return task.mix(torch.stack(predictions), self.mixture[block.owner])
+        return mixed(block.federation.task, component_outputs(self.components, block), self.mixture[block.owner])
 
     def losses(self, block: Block) -> Tensor:
         """The losses l(h_m(x_i), y_i) in nats, [n, M]."""
@@ -67,15 +64,8 @@ class OwnModels(NamedTuple):
     @torch.no_grad()
     def predict(self, block: Block) -> Tensor:
         """Predictions by Eq. 5 with own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these clients."""
-        task, parts = block.federation.task, []
-        for c, outputs, _ in self.outputs(block):
-            predictions = [task.predict(output) for output in outputs]  # M x [n_c, ...]
-            if len(predictions) == 1:
-                parts.append(predictions[0])
-            else:
-                pi = self.mixture[c].expand(len(predictions[0]), -1)  # [n_c, M]
-                parts.append(task.mix(torch.stack(predictions), pi))
-        return torch.cat(parts)
+        task = block.federation.task
+        return torch.cat([mixed(task, outputs, self.mixture[c]) for c, outputs, _ in self.outputs(block)])
 
     @torch.no_grad()
     def losses(self, block: Block) -> Tensor:
@@ -104,6 +94,14 @@ class OwnModels(NamedTuple):
 PersonalModels = SharedModels | OwnModels
 
 
+def mixed(task: Task, outputs: Sequence[Tensor], pi: Tensor) -> Tensor:
+    """The prediction of M networks by Eq. 5: outputs M x [n, ...], pi [M] or [n, M] -> [n, ...]."""
+    predictions = [task.predict(output) for output in outputs]
+    if len(predictions) == 1:
+        return predictions[0]
+    return task.mix(torch.stack(predictions), pi.expand(predictions[0].shape[0], -1))
+
+
 def joined(parts: Sequence[OwnModels]) -> OwnModels:
     """The models of several blocks' clients, one block after the other.
 
@@ -115,17 +113,10 @@ def joined(parts: Sequence[OwnModels]) -> OwnModels:
     for name in parts[0].models:
         rows = [part.models[name] for part in parts]
         shape = [max(lengths) for lengths in zip(*(r.shape[1:] for r in rows), strict=True)]
-        models[name] = torch.cat([_extended(r, shape) for r in rows])
+        models[name] = rows[0].new_zeros(sum(map(len, rows)), *shape)
+        for part, own in zip(models[name].split([len(r) for r in rows]), rows, strict=True):
+            part[tuple(slice(n) for n in own.shape)] = own
     return OwnModels(parts[0].backbone, models, torch.cat([part.mixture for part in parts]))
-
-
-def _extended(rows: Tensor, shape: list[int]) -> Tensor:
-    """Rows [C, *] with zeros behind them, [C, *shape]."""
-    if list(rows.shape[1:]) == shape:
-        return rows
-    longer = rows.new_zeros(len(rows), *shape)
-    longer[tuple(slice(n) for n in rows.shape)] = rows
-    return longer
 
 
 def broadcast(components: nn.ModuleList, n_clients: int) -> Models:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedem_lightning.errors import require
-from fedem_lightning.tasks.base import MISSING, Loss, Task, TaskName, known
+from fedem_lightning.tasks.base import MISSING, Loss, OfTask, Task, TaskName, known
 from fedem_lightning.tasks.classes import BinaryClassification, Classification, Density, LanguageModel, MultiLabel
 from fedem_lightning.tasks.regression import Regression
 
@@ -16,6 +16,7 @@ __all__ = [
     "LanguageModel",
     "Loss",
     "MultiLabel",
+    "OfTask",
     "Regression",
     "Task",
     "TaskName",

@@ -7,7 +7,8 @@ A sample may have several labels: a sequence's positions, several targets. Those
 are no part of its losses and scores, as if the sample did not have them: its likelihood is the marginal one.
 """
 
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +28,18 @@ class Loss(Protocol):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Losses -log p(y | x) + c in nats, summed over a sample's targets: outputs [n, ...], y [n, ...] -> [n]."""
+
+
+@dataclass(frozen=True)
+class OfTask:
+    """What losses share that are made of a task's."""
+
+    task: Loss
+
+    @property
+    def n_targets(self) -> int:
+        """The task's."""
+        return self.task.n_targets
 
 
 class Task(Loss, Protocol):
@@ -72,10 +85,7 @@ def known_means(values: Tensor, is_known: Tensor) -> Tensor:
 class Probabilities:
     """What tasks share whose predictions are log-probabilities [n, ..., Y]."""
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Accuracy, the share of the known labels that are right, and the loss -log p, their mean."""
-        return ("accuracy", "loss")
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "loss")  # the loss is -log p
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
         """The mixture log sum_m pi_m p_m(. | x) of each label: [M, n, ..., Y], pi [n, M] -> [n, ..., Y]."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -66,10 +66,7 @@ class Density(Classification):
     The score is the loss. The accuracy would be the share of the most frequent label, and says nothing of a model.
     """
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The loss -log p."""
-        return ("loss",)
+    measures = ("loss",)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The losses of predictions log p [n, Y]."""
@@ -93,10 +90,7 @@ class BinaryClassification(Probabilities, Checked):
     def __post_init__(self) -> None:
         _check_weights(self.class_weights, 2)
 
-    @property
-    def n_outputs(self) -> int:
-        """One output, the logit of class 1."""
-        return 1
+    n_outputs: ClassVar[int] = 1
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Logistic loss."""
@@ -179,10 +173,7 @@ class LanguageModel(Classification):
 
     n_targets: TwoOrMore = 2
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Perplexity, exp of a client's loss; accuracy; the loss -log p of a known position."""
-        return ("perplexity", "accuracy", "loss")
+    measures = ("perplexity", "accuracy", "loss")  # perplexity: exp of a client's loss
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Scores of predictions log p(. | x) [n, L, Y], and "n_known" [n], by which a client's means weigh samples."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,17 +41,14 @@ class Regression(Checked):
             require(fits, f"{name}: expected {self.n_outputs} numbers, one for each target, or neither shift nor scale")
             object.__setattr__(self, name, None if values is None else tuple(values))  # a file has lists
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Squared error in squared units of y, and the loss l of the personal prediction."""
-        return ("mse", "loss")
+    measures: ClassVar[tuple[str, ...]] = ("mse", "loss")  # mse in squared units of y
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss l: outputs [n, n_outputs], y [n] or [n, n_outputs] -> [n]."""
-        errors, sigma = self._errors(outputs, self.outputs(y.view_as(outputs))), self.noise_scale or 1.0
+        errors = self._errors(outputs, self.outputs(y.view_as(outputs)))
         if self.scale is not None and self.noise_scale is not None:
             errors = errors * errors.new_tensor(self.scale).square()
-        return errors.flatten(1).sum(dim=1) / (2 * sigma**2)
+        return errors.flatten(1).sum(dim=1) / (2 * (self.noise_scale or 1.0) ** 2)
 
     def _errors(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared errors of the known targets, 0 for the others: [n, n_outputs] each."""
