@@ -45,10 +45,10 @@ class Regression(Checked):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss l: outputs [n, n_outputs], y [n] or [n, n_outputs] -> [n]."""
-        errors = self._errors(outputs, self.outputs(y.view_as(outputs)))
+        errors, sigma = self._errors(outputs, self.outputs(y.view_as(outputs))), self.noise_scale or 1.0
         if self.scale is not None and self.noise_scale is not None:
             errors = errors * errors.new_tensor(self.scale).square()
-        return errors.flatten(1).sum(dim=1) / (2 * (self.noise_scale or 1.0) ** 2)
+        return errors.flatten(1).sum(dim=1) / (2 * sigma**2)
 
     def _errors(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared errors of the known targets, 0 for the others: [n, n_outputs] each."""
