@@ -19,13 +19,7 @@ from fedem_lightning.models.components import model_state
 from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import head_layer
-from fedem_lightning.models.personal_models import (
-    OwnModels,
-    PersonalModels,
-    SharedModels,
-    client_means,
-    parts_of,
-)
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means, parts_of
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare

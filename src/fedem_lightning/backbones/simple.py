@@ -85,11 +85,6 @@ class LSTM(nn.LSTM):
     this class is also faster under `torch.func.grad`. Parameters have the names and values of `nn.LSTM`.
     """
 
-    @staticmethod
-    def can_replace(layer: nn.Module) -> bool:
-        """Whether `layer` is an `nn.LSTM` that this class can compute."""
-        return type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout)
-
     def forward(  # type: ignore[override]
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -33,17 +33,13 @@ def as_array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values, dtype=object)  # from a list: otherwise NaN would become a string
     if array.dtype.kind not in ("O", "T") or array.ndim != 1:
         return array
-    kinds: tuple[tuple[str, Any, Any], ...] = (
-        ("strings", str, np.str_),
-        ("whole numbers", (int, np.integer), np.int64),
-    )
-    for what, kind, dtype in kinds:
+    for what, kind in (("strings", str), ("whole numbers", int | np.integer)):
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
+        if right.all() and kind is str:
+            return np.array(checked_names(name, array.tolist()), dtype=np.str_)
         if right.all():
-            if kind is str:
-                checked_names(name, array.tolist())
             try:
-                return array.astype(dtype)
+                return array.astype(np.int64)
             except OverflowError as error:
                 raise UserError(f"{name}: a whole number is beyond 64 bits") from error
         wrong = int(right.argmin())

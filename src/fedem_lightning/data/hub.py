@@ -13,7 +13,7 @@ from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.samples import MASK
-from fedem_lightning.errors import UserError, given, imported, require
+from fedem_lightning.errors import UserError, given, imported, one_line, require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
 
@@ -84,27 +84,32 @@ class HubDataModule(FederatedDataModule):
             x: Any = _tokens(data, text, tokenizer, max_length)
         else:
             x = _numbers(data, numbers, others) if image is None else _images(data, image)
-        owner = None if client is None else _column(data, client)
-        codes = None
-        if split is not None:
-            codes = _column(data, split)
-        elif len(parts) > 1:
+        owner, codes, times = (None if name is None else _column(data, name) for name in (client, split, by))
+        if split is None and len(parts) > 1:
             codes = np.repeat([SPLIT_NAMES[part] for part in parts], [len(part) for part in parts.values()])
         notes = {"source": str(path)} if isinstance(path, str | Path) else {}
         if not notes:
             self.made_with["path"] = type(path).__name__  # it would keep the samples in memory twice
         path = tokenizer = None  # Lightning compares arguments by ==
         classes = class_names("path", data, [str(label)])
-        arrays = OwnArrays(x, _column(data, str(label)), owner, codes, classes=classes)
-        if by is not None:
-            arrays = arrays._replace(by=_column(data, by))
+        arrays = OwnArrays(x, _column(data, str(label)), owner, codes, by=times, classes=classes)
         super().__init__(checked_federation(arrays, task, dealing, splitting, notes))
 
 
 def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
-    """The splits of a data set by name."""
+    """The splits by name of a data set: a folder of `save_to_disk`, a file, a name on the Hub, or an object."""
     if isinstance(path, str | Path):
-        path = _loaded(datasets, Path(path).expanduser(), name)
+        place = Path(path).expanduser()
+        kind = FILES.get(place.suffix.lower())
+        try:
+            if any((place / file).is_file() for file in ("dataset_dict.json", "state.json")):
+                path = datasets.load_from_disk(str(place))
+            elif kind is not None:
+                path = datasets.load_dataset(kind, data_files=str(place))
+            else:
+                path = datasets.load_dataset(str(place), name)
+        except Exception as error:  # a broken file, no such name, no network: each in its own way
+            raise UserError(f"path: no data set in {place} ({one_line(error) or type(error).__name__:.200})") from error
     if isinstance(path, Mapping):
         known = len(path) == 1 or all(split in SPLIT_NAMES for split in path)
         expected = "expected splits called train, validation (or valid, val) and test"
@@ -122,20 +127,6 @@ def _aligned(parts: dict[str, Any], label: str | None) -> dict[str, Any]:
         return parts
     every = {name: code for code, name in enumerate(sorted({name for names in found for name in names or ()}))}
     return {split: part.align_labels_with_mapping(every, label) for split, part in parts.items()}
-
-
-def _loaded(datasets: Any, place: Path, name: str | None) -> Any:
-    """The data set of a folder of `save_to_disk`, a file or a name on the Hub."""
-    kind = FILES.get(place.suffix.lower())
-    try:
-        if any((place / file).is_file() for file in ("dataset_dict.json", "state.json")):
-            return datasets.load_from_disk(str(place))
-        if kind is not None:
-            return datasets.load_dataset(kind, data_files=str(place))
-        return datasets.load_dataset(str(place), name)
-    except Exception as error:  # a broken file, no such name, no network: each in its own way
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"path: no data set in {place} ({reason:.200})") from error
 
 
 def _column(data: Any, name: str) -> np.ndarray:
@@ -184,8 +175,7 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(tokenizer))
         except Exception as error:  # no such folder or name, no network, a broken file
-            reason = " ".join(str(error).split()).split(". ")[0]
-            raise UserError(f"tokenizer: none in {tokenizer} ({reason:.150})") from error
+            raise UserError(f"tokenizer: none in {tokenizer} ({one_line(error).split('. ')[0]:.150})") from error
     if hasattr(tokenizer, "model_max_length"):  # one of Hugging Face
         tokenizer = functools.partial(tokenizer, truncation=True, max_length=max_length)
     wrong = data.features[name].dtype not in ("string", "large_string")

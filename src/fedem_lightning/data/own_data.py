@@ -64,7 +64,11 @@ class TaskOptions:
         fits = self.class_weights is None or self.task in ("classification", "binary")
         require(fits, f"class_weights: only classification and binary have them, not {self.task}")
         weights = class_weights(self.class_weights, y[train], n_classes)
-        units = target_units(y[train]) if self.task == "regression" and self.standardize_targets else (None, None)
+        units: Any = (None, None)
+        if self.task == "regression" and self.standardize_targets and train.any():
+            with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
+                found = StandardScaler().fit(y[train].reshape(int(train.sum()), -1).astype(np.float64))
+            units = (np.nan_to_num(found.mean_).tolist(), np.nan_to_num(found.scale_, nan=1.0).tolist())
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights, units)
 
     def notes(self, task: Task) -> dict[str, Any]:
@@ -102,13 +106,12 @@ def checked_federation(
 
     `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
     """
-    several, made = isinstance(arrays.x, Mapping), None
+    several, made, owner, own_names = isinstance(arrays.x, Mapping), None, None, None
     arrays = arrays._replace(by=splitting.values(arrays.by))
     x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
-    owner, own_names = None, None
     arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
     x, y, notes = arrays.x, arrays.y, (notes or {}) | said
     n = n_rows(x)
@@ -185,19 +188,6 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     x = arrays.x
     x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
     return arrays._replace(x=x, y=y[kept]), found, notes
-
-
-def target_units(y: np.ndarray) -> tuple[list[float], list[float]] | tuple[None, None]:
-    """Mean and deviation of real targets that are trained on, y [n] or [n, k] -> [k] each; None without samples.
-
-    NaN is left out. A target that is constant, or never known, has deviation 1.
-    """
-    if not len(y):
-        return None, None
-    with np.errstate(invalid="ignore"):  # of a target that is never known
-        found = StandardScaler().fit(y.reshape(len(y), -1).astype(np.float64))
-    mean, deviation = np.nan_to_num(found.mean_), np.nan_to_num(found.scale_, nan=1.0)
-    return mean.tolist(), deviation.tolist()
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

@@ -2,7 +2,6 @@
 
 import pickle
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,30 +40,24 @@ class FolderDataModule(FederatedDataModule):
         size: PositiveInt | None = None,
         **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
     ) -> None:
+        from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
+        from torchvision.transforms import Resize
+
         task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
         require(path is not None, "path: expected a folder, e.g. path=shops with shops/CLIENT/CLASS/IMAGE")
-        folder = Path(str(path)).expanduser()
-        own = read_images(folder, size)
+        folder, found = Path(str(path)).expanduser(), dict[str, dict[str, Any]]()
+        require(folder.is_dir(), f"path: no folder {folder}; expected images in CLIENT/CLASS")
+        resize = None if size is None else Resize((size, size))
+        split = [part for part in SPLITS if (folder / part).is_dir()] if (folder / "test").is_dir() else []
+        try:
+            for part in split or ("train",):
+                clients = (one for one in sorted((folder / part if split else folder).glob("[!.]*/")) if one.is_dir())
+                found[part] = {one.name: ImageFolder(one, resize, allow_empty=True) for one in clients}
+            own = arrays_of_clients(found["train"], found.get("val"), found.get("test"))
+        except (OSError, UserError) as error:
+            hint = "; size=PIXELS makes them equal" if "need the same" in str(error) else ""
+            raise UserError(f"path: {folder}: {one_line(error)}{hint}; expected images in CLIENT/CLASS") from error
         super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
-
-
-def read_images(folder: Path, size: int | None = None) -> OwnArrays:
-    """The images of all clients, uint8 [n, height, width, 3], with the names of their classes."""
-    from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
-    from torchvision.transforms import Resize
-
-    require(folder.is_dir(), f"path: no folder {folder}; expected images in CLIENT/CLASS")
-    resize = None if size is None else Resize((size, size))
-    split = [part for part in SPLITS if (folder / part).is_dir()] if (folder / "test").is_dir() else []
-    found: dict[str, dict[str, Any]] = {}
-    try:
-        for part in split or ("train",):
-            of_clients = sorted((folder / part if split else folder).glob("[!.]*/"))
-            found[part] = {one.name: ImageFolder(one, resize, allow_empty=True) for one in of_clients if one.is_dir()}
-        return arrays_of_clients(found["train"], found.get("val"), found.get("test"))
-    except (OSError, UserError) as error:
-        hint = "; size=PIXELS makes them equal" if "need the same" in str(error) else ""
-        raise UserError(f"path: {folder}: {one_line(error)}{hint}; expected images in CLIENT/CLASS") from error
 
 
 class PFLlibDataModule(FederatedDataModule):
@@ -128,42 +121,32 @@ def _client(file: Path) -> dict[str, Any]:
         with zipfile.ZipFile(file) as archive, archive.open("data.npy") as opened:
             np.lib.format.read_magic(opened)
             np.lib.format.read_array_header_1_0(opened)
-            content = _Arrays(opened).load().value
-        return {name: getattr(content[name], "value", content[name]) for name in ("x", "y")}
+            content = _Arrays(opened).load().array()
+        return {n: content[n].array() if isinstance(content[n], _Part) else content[n] for n in ("x", "y")}
 
 
-class _Dtype:
-    """Stands for the type of a pickled array."""
+class _Part:
+    """Stands for a pickled array or its type; NumPy's own code would trust what the file says of types and memory."""
 
-    order = "="
-
-    def __init__(self, code: str, *_: Any) -> None:
-        self.code = code
+    def __init__(self, *made_of: Any) -> None:
+        self.made_of = made_of
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = state[1]
+        self.state = state
 
-
-class _Array:
-    """Stands for a pickled array; NumPy's own code would trust what the file says of types and of memory."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, content = state
-        if dtype.code.startswith("O"):
-            self.value = content[0]
-        else:
-            flat = np.frombuffer(content, np.dtype(dtype.order + dtype.code))
-            self.value = flat.reshape(shape, order="F" if fortran else "C")
+    def array(self) -> Any:
+        """The array, or the object that is all of it."""
+        _, shape, dtype, fortran, content = self.state
+        if dtype.made_of[0].startswith("O"):
+            return content[0]
+        flat = np.frombuffer(content, np.dtype(dtype.state[1] + dtype.made_of[0]))
+        return flat.reshape(shape, order="F" if fortran else "C")
 
 
 class _Arrays(pickle.Unpickler):
-    """Makes dictionaries, lists, numbers and arrays; nothing that a file names is called."""
-
-    MAKERS: Mapping[str, Any] = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Array}
+    """Makes dictionaries, lists, numbers and parts of arrays; nothing that a file names is called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] != "numpy" or name not in self.MAKERS:
+        if module.split(".")[0] != "numpy" or name not in ("ndarray", "dtype", "_reconstruct"):
             raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which is no part of an array")
-        return self.MAKERS[name]
+        return _Part

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedem_lightning.data.names import checked_names, listed
-from fedem_lightning.errors import UserError, given, require
+from fedem_lightning.errors import UserError, given, of_a_file, require
 
 Kind = Literal["number", "category"]
 Fill = Literal["median"]
@@ -88,9 +88,8 @@ class TableFeatures:
         """The fitted transformer: its steps are fitted to two rows, then they get what was learned."""
         parts: list[tuple[str, Any, list[str]]] = []
         learned = []
-        for (kind, _), group in itertools.groupby(
-            self.columns, lambda c: (c["kind"], c.get("indicator") and c["name"])
-        ):
+        of_step = itertools.groupby(self.columns, lambda c: (c["kind"], c.get("indicator") and c["name"]))
+        for (kind, _), group in of_step:
             columns, step = list(group), f"step {len(parts)}"
             if kind == "number":
                 marked = bool(columns[0].get("indicator"))
@@ -119,9 +118,8 @@ class TableFeatures:
         with np.errstate(over="ignore"):  # seen below
             x = np.ascontiguousarray(self._transformer.transform(pd.DataFrame(read)), dtype=np.float32)
         far = ~np.isfinite(x)
-        for i in np.flatnonzero(far.any(axis=0))[:1]:
-            said = f"{far[:, i].sum()} of {len(x)} rows are too far from the others"
-            raise UserError(f"column {self.names[i]!r}: {said}")
+        for i in np.flatnonzero(far.any(axis=0)):
+            raise UserError(f"column {self.names[i]!r}: {far[:, i].sum()} of {len(x)} rows are too far from the others")
         return x
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
@@ -143,7 +141,11 @@ class TableFeatures:
     @property
     def names(self) -> list[str]:
         """Names of the d features, such as "age", "age missing" and "sex=f"."""
-        return [f"{c['name']}{end}" for c in self.columns for end in _ends(c)]
+        found: list[str] = []
+        for c in self.columns:
+            ends = [f"={value}" for value in c.get("values", ())] or ["", *[f" {MISSING}"] * bool(c.get("indicator"))]
+            found += [f"{c['name']}{end}" for end in ends]
+        return found
 
     def summary(self) -> str:
         """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
@@ -162,18 +164,10 @@ class TableFeatures:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TableFeatures":
         """The transformation of which this is the `state`, with the same features to the last bit; or a UserError."""
-        try:
+        with of_a_file("features: not the state of a TableFeatures"):
             made = cls([dict(column) for column in state["columns"]], state.get("missing"))
             made._transformer  # noqa: B018
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UserError(f"features: not the state of a TableFeatures ({error!r})") from error
         return made
-
-
-def _ends(column: Mapping[str, Any]) -> list[str]:
-    if column["kind"] == "number":
-        return ["", f" {MISSING}"] if column.get("indicator") else [""]
-    return [f"={value}" for value in column["values"]]
 
 
 def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[str, Any]]:
@@ -240,30 +234,23 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
     values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     inferred = pd.api.types.infer_dtype(values, skipna=False)
-    require(
-        inferred not in DATES,
-        f"{said} dates; make numbers of them, such as days since the first, or {way_out}{by_time}",
-    )
+    dates = f"{said} dates; make numbers of them, such as days since the first, or {way_out}{by_time}"
+    require(inferred not in DATES, dates)
     if inferred in NUMBERS:
         return "category" if category else "number"
     odd = sorted({type(value).__name__ for value in values}) if inferred not in ("string", "boolean") else []
     fits = not odd or (category and {*odd} <= {"str", "int", "float"})
     require(fits, f"{said} values of the type{'s' * (len(odd) > 1)} {', '.join(odd)}; save one type, or {way_out}")
     if inferred == "string" and not category:
-        known_as = "say task=classification" if label else "name it in categorical=[...]"
-        _check_strings(said, values.unique().tolist(), f"{known_as}, or {way_out}")
+        way_out = f"{'say task=classification' if label else 'name it in categorical=[...]'}, or {way_out}"
+        distinct = values.unique().tolist()
+        for form, what in ((DECIMAL_COMMA, "numbers with a decimal comma"), (DATE, "dates")):
+            alike = all(form.fullmatch(word) for word in distinct)
+            require(not alike, f"{said} {what}, such as {distinct[0]}; make numbers of them, or {way_out}")
+        known = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
+        mixed = f"{said} numbers and other words, such as {distinct[int(known.argmin())]!r}"
+        require(bool(known.all()) or not known.any(), f"{mixed}; correct it, or {way_out}")
     return "category"
-
-
-def _check_strings(said: str, distinct: list[str], way_out: str) -> None:
-    """Raises UserError if strings look like numbers or dates in part or altogether; `distinct` are all of them."""
-    for form, what in ((DECIMAL_COMMA, "numbers with a decimal comma"), (DATE, "dates")):
-        alike = all(form.fullmatch(word) for word in distinct)
-        require(not alike, f"{said} {what}, such as {distinct[0]}; make numbers of them, or {way_out}")
-    known = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
-    if known.any() and not known.all():
-        other = distinct[int(known.argmin())]
-        raise UserError(f"{said} numbers and other words, such as {other!r}; correct it, or {way_out}")
 
 
 def numbers(column: pd.Series) -> np.ndarray:

@@ -17,15 +17,7 @@ from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
 from fedem_lightning.data.own_splits import OwnSplitting, warn_of_random_split
-from fedem_lightning.data.table_features import (
-    EXACT,
-    Fill,
-    TableFeatures,
-    check_values,
-    kind_of,
-    numbers,
-    words,
-)
+from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records import SPLITS
 from fedem_lightning.settings.check import grouped
@@ -83,9 +75,7 @@ class TableDataModule(FederatedDataModule):
         check_values(frame, list(roles.values()))
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
         y, task, said = labels_of(frame[roles["label"]], task)
-        given: dict[str, Any] = {
-            role: strings_or_whole(frame[roles[role]]) for role in ("client", "split") if role in roles
-        }
+        given: dict[str, Any] = {r: strings_or_whole(frame[roles[r]]) for r in ("client", "split") if r in roles}
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
         notes = {"source": str(path), "columns": roles, **said}
         given["by"] = frame[roles["split_by"]] if "split_by" in roles else None
@@ -117,10 +107,9 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
     else:
         names = [name for name in frame.columns if name not in roles.values()]
         for name in names if "split" not in roles else ():
-            found = (
-                set(frame[name].dropna().map(str)) if "split" in name.lower() or frame[name].dtype == "str" else set()
-            )
-            odd = (len(found) > 1 and found <= set(SPLITS)) or ("split" in name.lower() and len(found) <= 5)
+            called_so = "split" in name.lower()
+            found = set(frame[name].dropna().map(str)) if called_so or frame[name].dtype == "str" else set()
+            odd = (len(found) > 1 and found <= set(SPLITS)) or (called_so and len(found) <= 5)
             way_out = f"split={name} splits by it; features=[...] names what to learn from in its place"
             require(not odd, f"column {name!r} looks like a split ({', '.join(sorted(found))}): {way_out}")
     require(len(names) > 0, f"features: no column is left beside {', '.join(roles)}")
@@ -177,8 +166,7 @@ def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, Tas
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
     """A table's column of strings or whole numbers as an array [n]; 1.0 is 1. UserError for anything else."""
-    if pd.api.types.is_float_dtype(column.dtype) and bool(
-        ((column == np.trunc(column)) & (column.abs() < EXACT)).all()
-    ):
+    whole = pd.api.types.is_float_dtype(column.dtype) and (column == np.trunc(column)) & (column.abs() < EXACT)
+    if np.all(whole):
         return column.to_numpy().astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))

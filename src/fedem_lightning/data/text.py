@@ -87,7 +87,8 @@ class TextDataModule(FederatedDataModule):
         roles = [names[t] for t in kept]
         seen = splitting.seen(roles)
         trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
-        weights = _char_weights(trained_on, len(symbols)) if char_weights else None
+        frequency = np.bincount(trained_on, minlength=len(symbols)) / max(1, len(trained_on))
+        weights = (8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))).tolist() if char_weights else None
         super().__init__(
             Federation.from_samples(
                 Windows(torch.from_numpy(codes), window),
@@ -143,9 +144,3 @@ def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
     unknown = np.flatnonzero(present & (table == 255))
     require(len(unknown) == 0, f"printable: the text has characters that are not printable: {unknown.tolist()}")
     return table[text].astype(np.uint8), bytes(symbols.astype(np.uint8)).decode("latin-1")
-
-
-def _char_weights(codes: np.ndarray, n_symbols: int) -> tuple[float, ...]:
-    frequency = np.bincount(codes, minlength=n_symbols) / max(1, len(codes))
-    weights = 8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))
-    return tuple(float(weight) for weight in weights)

@@ -5,7 +5,7 @@ Samples keep their order: that of the dictionary's clients, and in a client that
 
 import warnings
 from collections.abc import Mapping, Sequence, Sized
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -89,27 +89,18 @@ class TorchDataModule(FederatedDataModule):
             known = data is not None and not isinstance(data, tuple | DataLoader)
             require(known, f"{expected}, got a {type(data).__name__}{hint}")
             says = client is None and dealing.partition == "natural"
-            part = _of_samples("data", data, columns or (XYC if says else XY))
-            arrays = OwnArrays(part.x, part.y, part.client if says else client, classes=part.classes)
+            arrays = _of_samples("data", data, columns or (XYC if says else XY))
+            arrays = arrays if says else arrays._replace(client=client)
         for name in ("data", "test", "val", "client"):
             self.made_with.pop(name, None)  # it would keep the samples in memory twice
         data = test = val = client = None  # Lightning compares arguments by ==, which arrays cannot
         super().__init__(checked_federation(arrays, task, dealing, splitting))
 
 
-class Part(NamedTuple):
-    """Samples of one client: x [n, ...], y [n] or [n, k], and, if each sample says it, the client [n]."""
-
-    where: str  # for messages
-    x: Any  # an array, or a dictionary of arrays
-    y: np.ndarray
-    client: np.ndarray | None = None
-    classes: tuple[str, ...] | None = None  # their names, by number
-
-
 def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | int] = XY) -> OwnArrays:
     """All samples by split, in a split by client; the parts are dictionaries client -> samples, or lists of samples."""
-    parts: list[Part] = []
+    wheres: list[str] = []
+    parts: list[OwnArrays] = []
     owner: list[Any] = []
     split: list[int] = []
     known: dict[Any, Any] = {}
@@ -123,20 +114,20 @@ def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | in
         known = known or clients
         others = [shown(str(who)) for who in clients if who not in known]
         require(not others, f"{name}: client {', '.join(others[:3])} is not in data")
-        parts += [_of_client(f"{name}: client {shown(str(who))}", one, columns) for who, one in clients.items()]
+        wheres += [f"{name}: client {shown(str(who))}" for who in clients]
+        parts += map(_of_client, wheres[len(parts) :], clients.values(), [columns] * len(clients))
         owner += clients
         split += [code] * len(clients)
     counts = [len(part.y) for part in parts]
     codes = None if test is None else np.repeat(np.array(split, dtype=np.int8), counts)
-    ys, classes = joined_by_name([(part.where, part.y, part.classes) for part in parts])
-    x, y = (
-        joined(name, [(part.where, one) for part, one in zip(parts, values, strict=True)])
-        for name, values in (("x", [part.x for part in parts]), ("y", ys))
-    )
+    named = [(where, part.y, part.classes) for where, part in zip(wheres, parts, strict=True)]
+    ys, classes = joined_by_name(named)
+    x = joined("x", list(zip(wheres, [part.x for part in parts], strict=True)))
+    y = joined("y", list(zip(wheres, ys, strict=True)))
     return OwnArrays(x, y, np.repeat(as_array("data: client", owner), counts), codes, classes=classes)
 
 
-def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> Part:
+def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> OwnArrays:
     """The samples of one client; messages begin with `where`."""
     if isinstance(data, tuple | Mapping):
         x, y = _entries(where, data, columns)
@@ -146,7 +137,7 @@ def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> Part:
         require(has, f"{where}: expected x [n, ...] and y [n], got shapes {list(first.shape)} and {list(y.shape)}")
         require(n_rows(x) == len(y), f"{where}: x has {n_rows(x)} samples, y has {len(y)}")
         require(len(y) > 0, f"{where}: no samples")
-        return Part(where, x, y)
+        return OwnArrays(x, y)
     if isinstance(data, DataLoader):
         sampler = data.sampler
         known = type(sampler) in (SequentialSampler, RandomSampler, SubsetRandomSampler)
@@ -156,7 +147,7 @@ def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> Part:
     return _of_samples(where, data, columns)
 
 
-def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> Part:
+def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> OwnArrays:
     """The samples of a Dataset, or of a list of samples; `columns` are two, or three if each says its client."""
     iterable = isinstance(data, IterableDataset)
     sized = hasattr(data, "__getitem__") and isinstance(data, Sized) and not isinstance(data, str | np.ndarray | Tensor)
@@ -180,7 +171,7 @@ def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> Part:
         as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
     )
     found = class_names(where, data, (columns[1], *LABELS))
-    return Part(where, joined("x", xs), y, client[0] if client else None, found)
+    return OwnArrays(joined("x", xs), y, client[0] if client else None, classes=found)
 
 
 def _as_x(name: str, value: Any, row: bool = False) -> Any:

@@ -143,7 +143,7 @@ def _exchange_layers(module: nn.Module) -> None:
     for layer in module.modules():
         if type(layer) in GUARDED:
             for_clients(layer)
-        elif LSTM.can_replace(layer):
+        elif type(layer) is nn.LSTM and not (layer.bidirectional or layer.proj_size or layer.dropout):
             layer.__class__ = LSTM
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):  # `named_children` gives a layer under one name alone

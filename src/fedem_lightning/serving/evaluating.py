@@ -16,17 +16,12 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.class_scores import of_all
 from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.records import SPLITS
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.results import finite
 from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.predicting import (
-    chosen_columns,
-    number,
-    print_scores,
-    scores_by_client,
-    write_table,
-)
+from fedem_lightning.serving.predicting import chosen_columns, number, print_scores, scores_by_client, write_table
 from fedem_lightning.serving.rows import ClientRows, read_rows
 from fedem_lightning.tasks import known
 
@@ -69,7 +64,7 @@ def _scored(rows: ClientRows, split: str | None) -> np.ndarray:
     if rows.split is None:
         require(split is None, f"--split: {split}, but DATA has no split")
         return np.ones(len(rows), dtype=bool)
-    scored = rows.split == ("train", "val", "test").index(split or "test")
+    scored = rows.split == SPLITS.index(split or "test")
     require(bool(scored.any()), f"--split: DATA has no {split or 'test'} rows")
     return scored
 

@@ -31,7 +31,11 @@ _DIGITS = 18
 def run(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     shots = None if chosen.few_shot is None else parse_shots(chosen.few_shot)
-    model = _load_with_steps(chosen)
+    model = load(chosen.run, chosen.trust)
+    if chosen.steps is not None:
+        require(hasattr(model, "personalize_steps"), f"--steps: {type(model).__name__} has no such steps")
+        require(chosen.steps >= 1, f"--steps: expected a number greater than or equal to 1, got {chosen.steps}")
+        model = load(chosen.run, chosen.trust, personalize_steps=chosen.steps)
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
@@ -53,16 +57,6 @@ def run(chosen: argparse.Namespace) -> None:
     if table is not None:
         title = f"scores on {int(table.n_test.sum())} test rows of {int((table.n_test > 0).sum())} clients"
         print_scores(title, summarize_table(table, "test", n_train))
-
-
-def _load_with_steps(chosen: argparse.Namespace) -> FederatedAlgorithm:
-    """The model of a run, with --steps; UserError if the method has no such thing."""
-    model = load(chosen.run, chosen.trust)
-    if chosen.steps is None:
-        return model
-    require(hasattr(model, "personalize_steps"), f"--steps: {type(model).__name__} has no such steps")
-    require(chosen.steps >= 1, f"--steps: expected a number greater than or equal to 1, got {chosen.steps}")
-    return load(chosen.run, chosen.trust, personalize_steps=chosen.steps)
 
 
 def _write_few_shot(chosen: argparse.Namespace, table: pd.DataFrame, method: str) -> None:
@@ -112,8 +106,7 @@ def scores(model: FederatedAlgorithm, rows: ClientRows, shots: Sequence[int | No
         table = scores_by_client(personalized(model, rows, split), rows, split == 2)
         used = n_train if k is None else n_train.clip(max=k)
         row: dict[str, Any] = {"k": "all" if k is None else str(k), "clients": int((table.n_test > 0).sum())}
-        sums = {
-            f"{m}_{s}": v for m, found_ in summarize_table(table, "test", n_train).items() for s, v in found_.items()
-        }
+        by_measure = summarize_table(table, "test", n_train)
+        sums = {f"{measure}_{kind}": v for measure, kinds in by_measure.items() for kind, v in kinds.items()}
         found.append({**row, "samples": float(used.mean()), "n_test": int(table.n_test.sum()), **sums})
     return pd.DataFrame(found)

@@ -35,12 +35,10 @@ def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
     for file, user, data in _users(path):
         with reading(file, f"images of user {user}, 784 numbers in [0, 1] and a label each"):
             images, labels = np.asarray(data["x"], dtype=np.float64).reshape(-1, 28, 28), np.asarray(data["y"])
-            require(
-                labels.shape == (len(images),),
-                f"path: {file}: user {user}: {len(images)} images, but labels of shape {labels.shape}",
-            )
-            require(bool(((images >= 0) & (images <= 1)).all()), f"path: {file}: user {user}: pixels outside [0, 1]")
-            require(labels.dtype.kind in "iu", f"path: {file}: user {user}: labels are no whole numbers")
+            who, n = f"path: {file}: user {user}", len(images)
+            require(labels.shape == (n,), f"{who}: {n} images, but labels of shape {labels.shape}")
+            require(bool(((images >= 0) & (images <= 1)).all()), f"{who}: pixels outside [0, 1]")
+            require(labels.dtype.kind in "iu", f"{who}: labels are no whole numbers")
         x.append(np.round(images * 255).astype(np.uint8))
         y.append(labels.astype(np.int64))
         users.append(user)
