@@ -25,7 +25,13 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=2", "trainer.accelerator=cpu", "trainer.devices=1"]
+ROUNDS = [
+    "+protocol=last_round",
+    "trainer.max_epochs=3",
+    "trainer.check_val_every_n_epoch=2",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+]
 SYNTHETIC = ["dataset.n_clients=8", "dataset.dimension=6", "dataset.test_size=30"]
 UNSEEN = "dataset.unseen_fraction=0.25"
 DENSITY = ["dataset=density", "backbone=categorical", "dataset.n_clients=6", "dataset.n_samples=20"]

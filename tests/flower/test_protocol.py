@@ -86,7 +86,7 @@ def test_an_ordinary_run_of_clients_with_files(
 ) -> None:
     folder, place = simulated.parent / "run", simulated.parent
     lr = json.loads((simulated / "results.json").read_text())["learning_rates"][0]["rate"]
-    words = f"{WORDS} algorithm.client_optimizer.lr={lr}"
+    words = f"{WORDS} +protocol=last_round algorithm.client_optimizer.lr={lr}"  # as of the synthetic data's rates
     nodes = InProcess(3, monkeypatch, **{"overrides": words, "run-dir": str(folder)})
     for t in range(3):
         save_client(t, place / f"{t}.npz")

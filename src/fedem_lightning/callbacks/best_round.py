@@ -23,7 +23,7 @@ class BestRound(Checked, pl.Callback):
     lowest `val/mse` or `val/loss`, as the task has it. Needs validation samples; without them nothing stops.
 
     With a `PrivateMean` all rounds run and the last one counts, because a choice by clients' scores would have to be
-    paid for; so it is where clients are processes of their own, who keep their newest models.
+    paid for. Where clients are processes of their own, training stops, and the last round counts: they have its models.
 
     Args:
         patience: rounds without a gain after which training stops; None: it never does.
@@ -48,12 +48,13 @@ class BestRound(Checked, pl.Callback):
         model: Any = pl_module
         last = model.statistics.rounds
         quick: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if quick or last not in errors_by_round(model.curves) or not _may_choose(model):
+        private = model.aggregation.samples_independently
+        if quick or private or last not in errors_by_round(model.curves):
             return
-        best = best_round(model.curves)
-        if best == last:
-            trainer.save_checkpoint(self._path(trainer))
-        self.best = best
+        if model.remote is None:
+            self.best = best_round(model.curves)
+            if self.best == last:
+                trainer.save_checkpoint(self._path(trainer))
         if self.patience is None or self.since(last) < min(model.curves):
             return
         losses = {round_: row["val/loss"] for round_, row in model.curves.items() if "val/loss" in row}
@@ -87,8 +88,3 @@ class BestRound(Checked, pl.Callback):
 
     def _path(self, trainer: pl.Trainer) -> Path:
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints") / BEST
-
-
-def _may_choose(model: Any) -> bool:
-    """Whether a round may be chosen by clients' scores, and the server holds all that the round's model is made of."""
-    return model.remote is None and not model.aggregation.samples_independently
