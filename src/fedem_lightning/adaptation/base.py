@@ -70,14 +70,7 @@ class Adaptation(Recorded, ABC):
     ) -> Models:
         """The models [C, M, ...] after SGD; samples are shuffled as in the round after the last one.
 
-        Args:
-            algorithm: its local solver trains the models.
-            models: where each client starts, [C, M, ...].
-            block: the clients and their training samples.
-            weights: of the samples, [n, M], as a step of class `kind` reads them; None: 1.
-            kind: class of the local step.
-            only: names of the parameters that train; None: all.
-
+        A step of class `kind` reads the samples' weights [n, M] (None: 1); `only` these parameters train (None: all).
         """
         optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         step = kind(algorithm.components[0], kind.loss_of(block.federation.task), optimizer, optimizer.lr)

@@ -66,11 +66,8 @@ class Block:
     def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
         """A training batch x [..., B, *in_shape], y [..., B] or [..., B, targets], augmented if the data are.
 
-        Args:
-            positions: indices into the block's samples, int64 [..., B].
-            key: key of the client and step, int64 [...]; it sets the augmentation.
-            dtype: dtype of the features.
-
+        `positions` are indices into the block's samples, int64 [..., B]; the key of client and step, int64 [...], sets
+        the augmentation.
         """
         samples = self.federation.samples
         index = self.index.index_select(0, positions.flatten()).view_as(positions)

@@ -13,16 +13,9 @@ from fedem_lightning.errors import require
 def class_names(where: str, data: Any, labels: Sequence[str | int]) -> tuple[str, ...] | None:
     """The names of a data set's classes, by their numbers; None: it says none, or changes its labels afterwards.
 
-    It says them by `class_to_idx` or `classes` (torchvision's `ImageFolder`), or as a `ClassLabel` (Hugging Face).
-
-    Args:
-        where: whose data set, for messages.
-        data: the data set; of a `Subset` or a `ConcatDataset` those beneath it count.
-        labels: the columns that may hold the label, where samples are dictionaries.
-
-    Raises:
-        UserError: data sets in a `ConcatDataset` have other names.
-
+    It says them by `class_to_idx` or `classes` (torchvision's `ImageFolder`), or as a `ClassLabel` (Hugging Face) of
+    one of the columns `labels`. Of a `Subset` or a `ConcatDataset` the data sets beneath it count; UserError, which
+    begins with `where`, if these have other names.
     """
     if isinstance(data, Subset):
         return class_names(where, data.dataset, labels)
@@ -55,16 +48,9 @@ def joined_by_name(
 ) -> tuple[list[np.ndarray], tuple[str, ...] | None]:
     """Labels by one numbering of the classes: that of all parts, or, where they differ, by alphabet.
 
-    Args:
-        parts: of each, whose samples they are, their labels, and the names of its classes. Labels that are no whole
-            numbers [n] stay as they are.
-
-    Returns:
-        The labels of each part, and the names of all classes; None: they have none.
-
-    Raises:
-        UserError: some parts have names and others have none; or a label has no name.
-
+    Of each part it gets whose samples they are, the labels, and the names of the classes. It returns the labels of each
+    (those that are no whole numbers [n] as they are), and the names of all classes, if they have any. UserError: some
+    parts have names and others have none; or a label has no name.
     """
     ys = [y for _, y, _ in parts]
     named = [(where, names) for where, _, names in parts if names is not None]

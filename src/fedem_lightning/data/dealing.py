@@ -94,11 +94,7 @@ class Dealing:
     def without_empty(self, dealt: Partition, split: np.ndarray, seen: np.ndarray) -> tuple[Partition, np.ndarray]:
         """With `drop_empty` the clients that have a training sample, or are unseen and have any; else all of them.
 
-        Args:
-            dealt: samples by client; the new notes say who was left out.
-            split: of each sample, 0 train, int [n].
-            seen: whether each client is to train, bool [T].
-
+        `split` int [n] is 0 for training, `seen` bool [T] says who is to train; the new notes say who was left out.
         """
         n_train, n = (np.bincount(dealt.client[rows] + 1, minlength=len(seen) + 1)[1:] for rows in (split == 0, ...))
         kept = np.where(seen, n_train, n) > 0

@@ -66,15 +66,9 @@ class OwnSplitting(Splitting):
     ) -> np.ndarray:
         """Splits each client's samples (int [n]; -1: no client's): int8 [n], 0 train, 1 val, 2 test.
 
-        Args:
-            client: of each sample, [n].
-            y: labels [n, ...].
-            values: times or groups of the samples, [n]; None where the option needs none.
-            by_class: whether a sample has one class.
-            given: the split that the data have already.
-
+        `values` are the times or groups [n], where the option needs some, `given` the split that the data have already.
         """
-        kind, _, _ = self.parts
+        kind = self.parts[0]
         require(kind is None or given is None, "split_by: the data have their split already; leave one of them out")
         if kind is None:
             return self.split(client) if given is None else given

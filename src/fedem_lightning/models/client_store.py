@@ -100,12 +100,9 @@ class ClientStore(nn.Module):
         return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self.names)))]
 
     def read(self, clients: Tensor, otherwise: Models | None = None) -> Models:
-        """Copies of the clients' rows, each [C, ...], or [...] for a single index.
+        """Copies of the rows of `clients` (int64 [C], or a single index), each [C, ...] or [...].
 
-        Args:
-            clients: int64 [C], or a single index.
-            otherwise: values for rows that were never written, [C, ...]; None: the initial row.
-
+        Rows that were never written are those of `otherwise`, [C, ...], or the initial row.
         """
         written, models = self.written[clients], {}
         all_written = bool(written.all())
@@ -149,14 +146,9 @@ class ClientStore(nn.Module):
 
     @torch.no_grad()
     def mix(self, clients: Tensor, w: Tensor) -> float:
-        """Row i of the clients <- sum_j w[j, i] row j; integer tensors (counters) do not change.
+        """Row i of the clients [C] <- sum_j w[j, i] row j, columns of w sum to 1; counters do not change.
 
-        Args:
-            clients: int64 [C]; w: [C, C], columns sum to 1.
-
-        Returns:
-            The mean squared distance of the mixed rows from their mean.
-
+        Returns the mean squared distance of the mixed rows from their mean.
         """
         new = clients[~self.written[clients]]
         if len(new):

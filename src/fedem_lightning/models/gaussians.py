@@ -22,14 +22,7 @@ FAR = 1e30
 
 
 def embedded(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
-    """Embedded inputs e(x): x [n, ...] -> [n, d]; flat inputs if the projection is empty.
-
-    Args:
-        x: the inputs.
-        center: [d_in].
-        projection: [d_in, d].
-
-    """
+    """Embedded inputs e(x): x [n, ...], center [d_in], projection [d_in, d] -> [n, d]; flat inputs if it is empty."""
     x = x.flatten(1).to(center.dtype)
     return (x - center) @ projection if projection.numel() else x
 
@@ -122,22 +115,11 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
 
 
 def start(federation: Federation, dimension: int | None, n_gaussians: int, full: bool, seed: int) -> Models:
-    """The start, float64; unseen clients have no part in it.
+    """The start, float64, from the training samples of the seen clients.
 
-    Args:
-        federation: whose seen clients' training samples are read.
-        dimension: d, the number of principal components; None: the inputs themselves.
-        n_gaussians: M; each mean is a sample, drawn at random.
-        full: whether the covariance is a matrix; if not, the variances.
-        seed: of the draws.
-
-    Returns:
-        "center" [d_in] and "projection" [d_in, d] of the embedding, both empty without one; "means" [M, d]; and
-        "covariance" of all embedded samples, [d] or [d, d].
-
-    Raises:
-        UserError: d is larger than the number of inputs, or there are fewer samples than Gaussians.
-
+    "center" [d_in] and "projection" [d_in, d] of the embedding into `dimension` principal components, both empty
+    without one; "means" [M, d], each a sample drawn at random; and "covariance" of all embedded samples, [d], or [d, d]
+    if `full`. UserError: d is larger than the number of inputs, or there are fewer samples than Gaussians.
     """
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
     x = next(block.pieces()).vectors(torch.float64)
@@ -146,7 +128,10 @@ def start(federation: Federation, dimension: int | None, n_gaussians: int, full:
         fits = dimension <= n_inputs
         require(fits, f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}")
         center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
-        projection = principal_axes(covariance, dimension)
+        axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
+        projection = (
+            axes * axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
+        )  # the largest entry is positive
     _, covariance = moments((embedded(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
@@ -174,26 +159,11 @@ def moments(samples: Iterator[Tensor], full: bool) -> tuple[Tensor, Tensor]:
     return mean, second / max(1, count) - (torch.outer(mean, mean) if full else mean.square())
 
 
-def principal_axes(covariance: Tensor, dimension: int) -> Tensor:
-    """The `dimension` directions of the largest variance, [d_in, d]; each one's largest entry is positive."""
-    axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]
-    largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
-    return axes * largest.sign()
-
-
 def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block, full: bool) -> Models:
     """What each client sends: the means over its samples of q, of q d and of q d d', with d = z - mu.
 
-    Args:
-        means: mu, [M, d].
-        z: embedded samples [n, d].
-        q: responsibilities of the Gaussians, [n, M].
-        block: C clients and the samples.
-        full: whether d d' is a matrix; if not, its diagonal.
-
-    Returns:
-        "mass" [C, M], "first" [C, M d], and "second" [C, M d d] or [C, M d].
-
+    From mu [M, d], embedded samples z [n, d] and responsibilities q [n, M]: "mass" [C, M], "first" [C, M d], and
+    "second" [C, M d d], or [C, M d] of the diagonals of d d' (not `full`).
     """
     first, second, counts = [], [], block.counts().tolist()
     for mean, weight in zip(means, q.T, strict=True):
@@ -209,14 +179,10 @@ def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block, full: bool)
 
 
 def fitted(means: Tensor, covariances: Tensor, sums: Models, regularization: float) -> tuple[Tensor, Tensor]:
-    """The new mu and Sigma, in closed form from the clients' mean moments about the old mu.
+    """The new mu [M, d] and Sigma [M, d] or [M, d, d], in closed form from the clients' mean moments about the old mu.
 
-    Args:
-        means: the old ones, [M, d].
-        covariances: the old ones, [M, d] or [M, d, d]. A Gaussian without samples stays as it is.
-        sums: the means of what clients sent, [1, ...] each.
-        regularization: is added to the variances.
-
+    `sums` are the means of what clients sent, [1, ...] each; `regularization` is added to the variances. A Gaussian
+    without samples stays as it is.
     """
     mass = sums["mass"][0]
     shift = sums["first"][0].view_as(means) / along(mass, means)

@@ -70,12 +70,8 @@ class PrototypeNetwork(WithFeatures):
 
     Outputs: those of its head. With `prototypes` [Y, d] and `known` [Y], the classes that have one, they are
     -|z - C_y|^2 up to a constant of the sample; with one output the difference of those of the classes 1 and 0. With
-    `apart` (any value) they are the head's outputs and then z: [n, ..., n_outputs + d].
-
-    Args:
-        backbone, head: see `WithFeatures`.
-        shape: Y and d, if the model holds prototypes.
-
+    `apart` (any value) they are the head's outputs and then z: [n, ..., n_outputs + d]. `shape` is Y and d, if the
+    model holds prototypes.
     """
 
     prototypes: Tensor | None

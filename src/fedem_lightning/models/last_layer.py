@@ -30,15 +30,8 @@ def owner(name: str) -> str:
 def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
     """The name of the layer with parameters that train whose outputs become the network's without another such layer.
 
-    The network runs once, in eval mode; its buffers and all random generators are as before.
-
-    Args:
-        network: any module.
-        x: samples [B, ...], as the network takes them.
-        key: the setting that names a head, for messages.
-
-    Raises:
-        UserError: the outputs come from no layer or from several, or from a parameter that no layer holds.
+    The network runs once on x [B, ...], in eval mode; its buffers and all random generators are as before. UserError,
+    which begins with `key`: the outputs come from no layer or from several, or from a parameter that no layer holds.
 
     Example:
         >>> computed_last(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)), torch.ones(1, 4))
@@ -63,11 +56,19 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
 
         return tree_map(leaf, returned)
 
-    hooks = [
-        network.get_submodule(name).register_forward_hook(lambda *call, name=name: cut(name, call[2]))
-        for name in layers
-    ]
-    outputs = _run(network, x, key, hooks)
+    was_training, device = network.training, next(network.parameters()).device
+    hooks = [network.get_submodule(n).register_forward_hook(lambda *call, name=n: cut(name, call[2])) for n in layers]
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), keyed_streams(device, 0, 0):
+            buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+            outputs = call_with(network.eval(), buffers, tree_map(torch.clone, x))
+    except Exception as error:  # whatever a network raises
+        reason = f"{key}: no forward pass tells the last layer ({one_line(error):.150})"
+        raise UserError(f"{reason}; {_HINTS.get(key, _HINTS['head'])}") from error
+    finally:
+        network.train(was_training)
+        for hook in hooks:
+            hook.remove()
     found = sorted({source[one] for one in _ends(outputs) if one in source})
     inside = getattr(network, "own_part", "")  # of several heads the one that is a client's own
     found = [name for name in found if name.startswith(inside)]
@@ -76,32 +77,10 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
     return found[0]
 
 
-def _run(network: nn.Module, x: Inputs, key: str, hooks: list[Any]) -> Any:
-    """The outputs; afterwards the hooks are gone, and the network is as before."""
-    was_training, device = network.training, next(network.parameters()).device
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), keyed_streams(device, 0, 0):
-            buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-            return call_with(network.eval(), buffers, tree_map(torch.clone, x))
-    except Exception as error:  # whatever a network raises
-        reason = f"{key}: no forward pass tells the last layer ({one_line(error):.150})"
-        raise UserError(f"{reason}; {_HINTS.get(key, _HINTS['head'])}") from error
-    finally:
-        network.train(was_training)
-        for hook in hooks:
-            hook.remove()
-
-
 def _ends(outputs: Any) -> set[int]:
     """The ids of the tensors at which the outputs' graph ends."""
-    found: set[int] = set()
-    seen, waiting = set[Any](), [getattr(outputs, "grad_fn", None)]
+    seen, waiting = set[Any](), {getattr(outputs, "grad_fn", None)} - {None}
     while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
-        if hasattr(node, "variable"):
-            found.add(id(node.variable))
-    return found
+        seen |= waiting
+        waiting = {following for node in waiting for following, _ in node.next_functions} - seen - {None}
+    return {id(node.variable) for node in seen if hasattr(node, "variable")}

@@ -67,14 +67,7 @@ def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Ten
 
 
 class Neighbours(SizedByState, Recorded, nn.Module):
-    """lambda p_knn + (1 - lambda) p, where p is the mixture of a client's networks and p_knn the vote of its samples.
-
-    Args:
-        base: the networks.
-        neighbours: k.
-        scale: sigma.
-
-    """
+    """lambda p_knn + (1 - lambda) p: p is the mixture of a client's networks, p_knn the vote of its samples."""
 
     takes_samples = True
     sized = ("features", "labels")
@@ -106,19 +99,10 @@ def votes(
     scale: float = 1.0,
     left_out: Tensor | None = None,
 ) -> Tensor:
-    """p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over the k nearest samples with label y.
+    """p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over the k nearest samples with label y: [n, Y].
 
-    Args:
-        queries: features [n, D].
-        features: of the stored samples, [K, D].
-        labels: of these, the class + 1, int64 [K]; 0: no sample.
-        n_classes: Y.
-        neighbours: k; if fewer samples are stored, all of them vote.
-        scale: sigma.
-        left_out: bool [n, K], samples that do not vote on a query.
-
-    Returns:
-        Probabilities [n, Y]; zeros where no sample votes.
+    Queries are features [n, D]; the stored samples have features [K, D] and labels int64 [K], the class + 1, or 0 for
+    no sample. Those in `left_out`, bool [n, K], do not vote on a query. Zeros where no sample votes.
 
     Example:
         Two of the samples have the query's features, and different labels.

@@ -63,16 +63,8 @@ def split_body_head(
 def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head", x: Inputs | None = None) -> str:
     """The name of the head's first layer, whose inputs are the features; the head may be the whole network.
 
-    Args:
-        network, pattern, key, x: see `split_body_head`.
-
-    Raises:
-        UserError: the pattern is no regular expression, or is in no name; or what `computed_last` refuses.
-
-    Example:
-        >>> head_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-        '2'
-
+    The arguments are those of `split_body_head`. UserError: the pattern is no regular expression, or is in no name; or
+    what `computed_last` refuses.
     """
     names = list(model_state(network))
     owners = {owner(name) for name in _head(network, names, pattern, key, x)}
@@ -110,14 +102,9 @@ def normalization_tensors(network: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def with_own_statistics(network: nn.Module, models: Models, block: Block, batch_size: int) -> Models:
-    """The models with the running statistics of each client's own inputs: the means over its batches.
+    """The models [C, 1, ...] with the running statistics of each client's own inputs: the means over its batches.
 
-    Args:
-        network: whose tensors the models replace.
-        models: [C, 1, ...].
-        block: C clients and their n samples; a client without samples keeps the statistics.
-        batch_size: of the batches, in the samples' order.
-
+    Batches are in the samples' order; a client without samples keeps the statistics.
     """
     layers = [layer for layer in network.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
     models = {name: rows.clone() for name, rows in models.items()}

@@ -55,12 +55,8 @@ def call_with(network: nn.Module, tensors: Models, x: Inputs) -> Any:
     `torch.func.functional_call` alone exchanges the tensors of a layer that the network holds under two names twice,
     and afterwards puts the given ones back as the network's own.
 
-    Args:
-        network: whose tensors are replaced while it runs.
-        tensors: parameters and buffers by name. A tensor that has several names is given under its first one. The
-            network keeps its own where none is given; names that it does not have are left out.
-        x: samples [B, ...]; see `called`.
-
+    `tensors` are parameters and buffers by name. A tensor that has several names is given under its first one. The
+    network keeps its own where none is given; names that it does not have are left out. x [B, ...]: see `called`.
     """
     given, tied = {}, dict[int, Tensor]()  # tied: what stands for each tensor that is replaced
     for prefix, layer in network.named_modules():  # each layer once, by its first name

@@ -83,11 +83,9 @@ def _weights(rows: ClientRows, schema: Any) -> tuple[np.ndarray, str]:
 def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float], dict[str, Any], pd.DataFrame | None]:
     """How good predictions (`Task.answer`) are for all samples together; of a density there is nothing.
 
-    Returns:
-        The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
-        balanced_accuracy, auroc and sensitivity (of each class), {} of sequences and of more than `MOST_NUMBERS`
-        probabilities; and numbers of samples, a row for each true class and a column for each predicted one.
-
+    The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
+    balanced_accuracy, auroc and sensitivity (of each class), {} of sequences and of more than `MOST_NUMBERS`
+    probabilities; and numbers of samples, a row for each true class and a column for each predicted one.
     """
     task, names = schema.task, schema.class_names
     if "mse" in task.measures:

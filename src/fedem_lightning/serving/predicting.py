@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import listed
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.models.client_model import ClientModels
@@ -49,16 +50,13 @@ def predicted(
 ) -> Iterator[tuple[Federation, Tensor, Tensor, Tensor]]:
     """Predictions for the rows whose code is 2, in blocks; UserError if some of the clients have no model.
 
-    Yields:
-        The federation of the rows; clients int64 [b], positions of their samples int64 [b], and predictions as
-        `Task.predict` gives them [b, ...].
-
+    Each block: the federation of the rows; clients int64 [b], positions of their samples int64 [b], and predictions as
+    `Task.predict` gives them [b, ...].
     """
     found = [models.place(name) for name in rows.names]
     unknown = [name for name, place in zip(rows.names, found, strict=True) if place is None]
-    some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-    n = f"{len(unknown)} of {len(rows.names)} clients have no model"
-    require(not unknown, f"DATA: {n}: {some}; personalise them first: python -m fedem_lightning.personalize --help")
+    said = f"DATA: {len(unknown)} of {len(rows.names)} clients have no model: {listed(unknown, 3)}"
+    require(not unknown, f"{said}; personalise them first: python -m fedem_lightning.personalize --help")
     federation = rows.federation(models.schema, codes)
     personal = models.of(torch.tensor(found, dtype=torch.int64))
     block = federation.block(torch.arange(len(found)), "test")
@@ -74,11 +72,9 @@ def scores_by_client(
     split: str = "test",
     answers: list[tuple[Tensor, Tensor]] | None = None,
 ) -> pd.DataFrame:
-    """Scores of each client on its rows `scored`, bool [n]; `answers` gets its predictions and labels, in blocks.
+    """Scores of each client on its rows `scored`, bool [n]: columns id, n_SPLIT and SPLIT_MEASURE, NaN without rows.
 
-    Returns:
-        Columns id, n_SPLIT and SPLIT_MEASURE, NaN without such rows.
-
+    `answers` gets its predictions and labels, in blocks.
     """
     means = ClientMeans(len(rows.names), models.schema.task)
     for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
@@ -96,10 +92,8 @@ def scores_by_client(
 def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
     """The predictions, a row for each row of DATA, in its order.
 
-    Returns:
-        Columns client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
-        multilabel task p_0, p_1, ..., the probability of each label.
-
+    Columns: client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
+    multilabel task p_0, p_1, ..., the probability of each label.
     """
     schema, answers = models.schema, np.zeros((0, 0))
     for _, _, index, prediction in predicted(models, rows, np.full(len(rows), 2)):
@@ -107,8 +101,7 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
         if not answers.size:
             answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
         answers[index.numpy()] = answer
-    arrays = "DATA: predictions for positions do not fit a table; ClientModel.predict returns them"
-    require(answers.ndim == 2, arrays)
+    require(answers.ndim == 2, "DATA: predictions for positions fit no table; ClientModel.predict returns them")
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
     names, n = schema.class_names, answers.shape[1]
     if isinstance(schema.task, MultiLabel):
