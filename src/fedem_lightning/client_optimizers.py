@@ -81,13 +81,7 @@ class ClientOptimizer(Checked, ABC):
         """Whether a step depends on earlier ones."""
 
     def init(self, params: Models, axes: int = 0) -> Models:
-        """The state before the first step, by name.
-
-        Args:
-            params: of one learner, or of a stack of learners with `axes` leading axes.
-            axes: 0 for one learner, 2 for [C, M, ...].
-
-        """
+        """The state before the first step, by name; `axes`: of the params, 0 for one learner, 2 for [C, M, ...]."""
         state = self.moments(params, axes)
         if self.max_grad_norm is not None and params:
             state[NORM] = _numbers(next(iter(params.values())), axes)
@@ -98,13 +92,9 @@ class ClientOptimizer(Checked, ABC):
         """What the steps remember, before the first one; see `init`."""
 
     def descend(self, learner: dict[str, Models], grads: list[Tensor], lr: float) -> None:
-        """Takes a step in place, for one learner or for a stack of learners.
+        """Takes a step in place, for one learner or a stack, whose "params" and "momentum", the state, change.
 
-        Args:
-            learner: its "params" and "momentum", the optimiser's state, are changed.
-            grads: gradients of the params, in their order; two may be the same tensor.
-            lr: learning rate.
-
+        `grads` are the gradients of the params, in their order; two may be the same tensor.
         """
         params, state = learner["params"], learner["momentum"]
         if self.max_grad_norm is not None:

@@ -45,11 +45,6 @@ class ClientUpdates:
     If the update of a block raises another exception, its clients are run again one by one. Those that fail alone are
     rejected, and their private state is what it was before. If none fails alone, the exception goes on: it is not a
     client's. A `UserError` always goes on. Private state that is not finite is put back, too.
-
-    Args:
-        algorithm: whose clients train.
-        round_: number of the round, from 0.
-
     """
 
     def __init__(self, algorithm: "FederatedAlgorithm", round_: int) -> None:

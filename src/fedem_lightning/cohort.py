@@ -37,17 +37,9 @@ def sampling_of(algorithm: "FederatedAlgorithm", n_clients: int, rounds: int) ->
 def sample_cohort(
     clients: Tensor, participation: float | int, seed: int, round_: int, odds: Tensor | None = None
 ) -> Tensor:
-    """The cohort of a round, drawn without replacement: a function of (seed, round).
+    """The cohort of a round, int64, ascending, drawn without replacement: a function of (seed, round).
 
-    Args:
-        clients: indices of all clients that train, int64 [T].
-        participation: up to 1: a fraction of them (at least one client); from 2 on: a number of them.
-        seed, round_: of the draw.
-        odds: sampling weights of the clients, [T], any scale; None: equal weights.
-
-    Returns:
-        int64, ascending.
-
+    It is a share (`share_of`) of all `clients` that train, int64 [T]; `odds` are their weights [T], None: equal ones.
     """
     number = cohort_size(participation, len(clients))
     return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)

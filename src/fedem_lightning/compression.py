@@ -13,35 +13,21 @@ from fedem_lightning.settings.ranges import PositiveShare
 
 
 class Compression(Recorded, ABC):
-    """How clients compress their updates d = theta_t - theta, where theta is the model that the client received.
-
-    Raises:
-        UserError: a value is out of its range.
-
-    """
+    """How clients compress their updates d = theta_t - theta, where theta is the model that the client received."""
 
     keeps_error = False
     """Whether a client keeps what its messages have left out, and adds it to its next update."""
 
     @abstractmethod
     def encode(self, updates: Models, keys: Tensor) -> Models:
-        """The messages of C clients: tensors by name, each [C, ...].
+        """The messages of C clients, tensors [C, ...] by name, from d, floats [C, M, ...].
 
-        Args:
-            updates: d, each [C, M, ...]; floating point.
-            keys: of the clients' random numbers in this round, int64 [C] in [0, 2^32).
-
+        `keys` are those of the clients' random numbers in this round, int64 [C] in [0, 2^32).
         """
 
     @abstractmethod
     def decode(self, messages: Models, like: Models) -> Models:
-        """The updates that the server reads from messages, each [C, M, ...].
-
-        Args:
-            messages: from `encode`.
-            like: tensors with the names, shapes and dtypes of the updates.
-
-        """
+        """The updates that the server reads from messages; `like` has their names, dtypes and shapes, [C, M, ...]."""
 
     def message_bytes(self, like: Models) -> int:
         """Bytes of one client's message for updates of these shapes, [C, M, ...]."""

@@ -76,17 +76,7 @@ def mixture_losses(pi: Tensor, losses: Tensor, owner: Tensor) -> Tensor:
 
 
 def add_by_owner(sums: Tensor, owner: Tensor, values: Tensor) -> Tensor:
-    """Adds each sample's values to its client's row, in place, with the same bits on every call.
-
-    Args:
-        sums: [C, ...].
-        owner: int64 [n].
-        values: [n, ...], of the dtype of `sums`.
-
-    Returns:
-        `sums`.
-
-    """
+    """Adds values [n, ...] to their clients' rows of `sums` [C, ...], in place, with the same bits on every call."""
     if sums.is_cuda:  # there `index_add_` adds in another order on every call
         return sums.index_put_((owner,), values, accumulate=True)
     return sums.index_add_(0, owner, values)

@@ -22,9 +22,6 @@ class Faults(Recorded, ABC):
         share: share of the clients that train, in [0, 1); at least one client if it is above 0.
         every_round: False: the same clients in all rounds. True: others in every round.
 
-    Raises:
-        UserError: a value is out of its range.
-
     """
 
     corrupts = False  # whether faulty clients send something else than they computed (`corrupted`)
@@ -38,13 +35,7 @@ class Faults(Recorded, ABC):
         """Raises UserError if the faults are not defined for the data. Default: they always are."""
 
     def faulty(self, clients: Tensor, seed: int, round_: int) -> Tensor:
-        """The faulty clients of a round, int64, ascending.
-
-        Args:
-            clients: all clients that train, int64 [T], ascending.
-            seed: of the run; round_: number of the round, from 0.
-
-        """
+        """The faulty ones in a round (from 0) of all `clients` that train, int64, ascending."""
         number = max(1, round(self.share * len(clients))) if self.share > 0 else 0
         rng = generator(seed, Purpose.FAULTS, *([round_] if self.every_round else []))
         drawn = rng.choice(len(clients), size=number, replace=False)
@@ -56,14 +47,9 @@ class Faults(Recorded, ABC):
         return torch.cat([clients[:0], *drawn]).unique()
 
     def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
-        """What the clients of a block send; see `corrupts`.
+        """What the clients of a block, of whom some are `faulty`, bool [C], send in place of `sent`; see `corrupts`.
 
-        Args:
-            sent: what they would send; it is not changed.
-            received: the models that they received, [C, M, ...].
-            faulty: bool [C].
-            parameters: names of the trained parameters.
-
+        `received` are the models that they received, [C, M, ...], `parameters` the names of the trained parameters.
         """
         return sent
 

@@ -30,26 +30,21 @@ class Statistics:
     seconds_before: float = 0.0  # from the start of the run to the checkpoint from which it was resumed
 
     def __post_init__(self) -> None:
-        self._begun = self._mark = time.perf_counter()
+        self.begun = self._mark = time.perf_counter()  # when this process began the run
 
     @property
     def rounds(self) -> int:
         """Number of finished rounds."""
         return len(self.round_seconds)
 
-    def begin(self, start: float) -> None:
-        """Sets the time at which this process began the run, by `time.perf_counter`."""
-        self._begun = start
-
     def total_seconds(self) -> float:
         """Seconds since the start of the run, without the time between a checkpoint and the resume."""
-        return self.seconds_before + time.perf_counter() - self._begun
+        return self.seconds_before + time.perf_counter() - self.begun
 
     def count_on(self, saved: dict[str, Any]) -> None:
         """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
-        rejections, begun = Rejections(**saved.get("rejections", {})), self._begun
-        vars(self).update(vars(Statistics(**{**saved, "rejections": rejections})))
-        self.begin(begun)
+        rejections, begun = Rejections(**saved.get("rejections", {})), self.begun
+        vars(self).update(vars(Statistics(**{**saved, "rejections": rejections})), begun=begun)
 
     def plan(self, rounds: int) -> None:
         """Sets the number of rounds of the run, and starts the clock."""

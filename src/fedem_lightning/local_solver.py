@@ -129,15 +129,9 @@ def shuffled_batches(
 ) -> Batches:
     """The batches of `epochs` passes over each client's shuffled samples; the last, short batch of a pass is kept.
 
-    Half a pass is over the first half of the shuffled samples, rounded up.
-
-    The order of a client's samples is a function of (seed, round, client) alone: they are sorted by hashed numbers.
-
-    Args:
-        block: the clients and their samples.
-        batch_size: B, the largest size; epochs: passes; seed, round_: of the order.
-        steps: J, the number of steps of every client with samples, in as many passes as needed; None: `epochs` passes.
-
+    Half a pass is over the first half of the shuffled samples, rounded up. The order of a client's samples is a
+    function of (seed, round, client) alone: they are sorted by hashed numbers. With `steps` every client with samples
+    takes so many, in as many passes as needed.
     """
     owner, counts = block.owner, block.counts()  # [n], [C]
     if steps is not None:

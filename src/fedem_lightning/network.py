@@ -35,11 +35,6 @@ class Transmission(NamedTuple):
         """The traffic of a round in which `n_drawn` clients were drawn and `n_trained` of them met the deadline.
 
         A client that missed the deadline uploads nothing but receives the broadcast.
-
-        Args:
-            n_drawn, n_trained: numbers of clients.
-            model_bytes: size of a model.
-
         """
         uploads = self.up if self.uploads is None else self.uploads
         streams = self.down if self.streams is None else self.streams
@@ -71,9 +66,6 @@ class Network(Recorded, ABC):
 
     Args:
         deadline: clients whose computing takes longer are left out of the round; None: the server waits for all.
-
-    Raises:
-        UserError: a value is out of its range.
 
     """
 
@@ -111,14 +103,9 @@ class Network(Recorded, ABC):
         return met
 
     def round_time(self, clients: Tensor, times: Tensor, kept: Tensor, traffic: Traffic, seed: int) -> float:
-        """Time of a round: the slowest client computes and sends, then the server sends.
+        """Time of a round of clients with these computing times, of whom those in time are `kept`, [C] each.
 
-        If some clients miss the deadline, no client begins to send before it.
-
-        Args:
-            clients, times, kept: clients drawn, their computing times, and whether they finish in time, [C] each.
-            traffic, seed: models sent in the round, and seed of the run.
-
+        The slowest one computes and sends, then the server sends. If some miss the deadline, nobody sends before it.
         """
         start = times[kept]
         if self.deadline is not None and not kept.all():
@@ -183,9 +170,6 @@ class ShiftedExponentialNetwork(Network):
         shared_uplink: whether clients send one after the other, so that C clients take C times as long; else all at
             once.
         deadline: see `Network`; `t_min` at least.
-
-    Raises:
-        UserError: a value is out of its range.
 
     """
 

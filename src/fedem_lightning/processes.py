@@ -18,41 +18,25 @@ from fedem_lightning.errors import require
 
 
 class Processes:
-    """The current process, one of `size`.
-
-    Args:
-        rank: index of this process, 0..size-1.
-        size: number of processes; with 1 all exchanges do nothing.
-
-    """
+    """The current process, `rank` in 0..size-1, one of `size`; with 1 all exchanges do nothing."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
 
     @classmethod
     def of(cls, trainer: pl.Trainer) -> "Processes":
-        """The processes of a Trainer whose strategy has started them.
-
-        Raises:
-            UserError: there are several processes, and the strategy is not ddp.
-
-        """
+        """The processes of a Trainer whose strategy has started them; UserError: several, by another one than ddp."""
         require_ddp(trainer)
         return cls(trainer.global_rank, trainer.world_size)
 
     def deal(self, clients: Tensor, work: Tensor, idle: bool = False) -> list[Tensor]:
-        """Divides clients into shares of about equal work, one for each process.
-
-        Args:
-            clients: int64 [C], ascending.
-            work: work of each client, [C], e.g. its number of samples.
-            idle: whether a process may be without a client.
+        """Divides clients (int64 [C], ascending) into shares of about equal work [C], the same in every process.
 
         Returns:
-            Clients of each rank, int64, ascending; the same in every process.
+            The clients of each rank, int64, ascending.
 
         Raises:
-            UserError: there are fewer clients than processes.
+            UserError: there are fewer clients than processes, and none may be `idle`.
 
         """
         if self.size == 1:
@@ -126,12 +110,7 @@ def launch_settings() -> tuple[dict[str, str], int]:
 
 
 def leave_processes(before: tuple[dict[str, str], int]) -> None:
-    """Ends this run's process group, so that the next run of a sweep can start its own.
-
-    Args:
-        before: the launch settings before the run.
-
-    """
+    """Ends this run's process group, so that the next run of a sweep can start its own with the settings `before`."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
     variables, threads = before

@@ -78,10 +78,6 @@ def global_streams(device: torch.device) -> Iterator[Callable[[int], None]]:
     """Lends the global generators of torch, NumPy and Python to a user's network, which may draw from them.
 
     Yields a function that seeds all of them by a key, an integer in [0, 2^32). Afterwards they are as before.
-
-    Args:
-        device: of the network.
-
     """
     torchs = [torch.default_generator]
     if device.type == "cuda":
@@ -151,13 +147,8 @@ def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
     """Whether `fold(key, position) >= int(share * 2**32)`, for each entry; bool, `key` and `position` broadcast.
 
     The same hash as `hash32`, in 32-bit arithmetic, whose products wrap. It is faster for the millions of entries of a
-    layer's output; `hash32` has fewer operations, and is faster for a few keys.
-
-    Args:
-        key: int64 with values in [0, 2^32).
-        position: int32, not negative.
-        share: in [0, 1).
-
+    layer's output; `hash32` has fewer operations, and is faster for a few keys. `key` is int64 in [0, 2^32),
+    `position` int32 and not negative, `share` in [0, 1).
     """
     value = ((key ^ 2**31) - 2**31).to(torch.int32) ^ position  # the same 32 bits with a sign
     value = _shifted(value, 16).bitwise_xor_(value).mul_(0x7FEB352D)

@@ -15,7 +15,7 @@ from fedem_lightning.aggregation import Collector, Means, RoundContext
 from fedem_lightning.client_updates import ClientUpdates, UpdateSource
 from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import NoUpdateLeft, UserError
+from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Clocks
@@ -60,13 +60,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
 def train_clients(
     algorithm: "FederatedAlgorithm", federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
 ) -> tuple[Means | None, list[Rejection]]:
-    """Runs the cohort's client updates, shared among the Trainer's processes.
-
-    Args:
-        algorithm, federation: of the run.
-        cohort: int64 [C], ascending.
-        round_: number of the round, from 0.
-        faulty: clients that send something else than they computed, int64.
+    """Runs the client updates of a cohort (int64 [C], ascending), shared among the Trainer's processes.
 
     Returns:
         The average of the updates (None: none sent), and the updates that were left out.
@@ -106,13 +100,10 @@ def train_clients(
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.states.rows(alone=False), shares)
     means = collector.compute()
-    floats = (
-        [] if means is None else [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
-    )
-    if not all(rows.isfinite().all() for rows in floats):
-        raise UserError(
-            f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
-        )
+    if means is not None:
+        floats = [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
+        said = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
+        require(all(rows.isfinite().all() for rows in floats), said)
     return means, rejections
 
 
@@ -160,11 +151,6 @@ def _lower(algorithm: "FederatedAlgorithm") -> str:
     return f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})"
 
 
-def initialize(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
-    """Sets up the algorithm's state before its first round."""
-    algorithm.initialize(as_clients_have_it(algorithm, federation, 0)[0])
-
-
 def as_clients_have_it(
     algorithm: "FederatedAlgorithm", federation: Federation, round_: int
 ) -> tuple[Federation, Tensor]:
@@ -193,15 +179,7 @@ def count_rejections(
     silent: list[Rejection],
     updates: list[Rejection],
 ) -> int:
-    """Adds a round's rejections to the statistics; returns their number.
-
-    Args:
-        algorithm, federation: of the run.
-        round_: number of the round, from 0.
-        silent: clients that were not asked, because a fault keeps them from answering.
-        updates: the rejected updates of known clients; there may be others in the round's metrics.
-
-    """
+    """Adds a round's rejections, of clients that were not asked and of updates, to the statistics; their number."""
     counted, rejections = algorithm.statistics.rejections, silent + updates
     unnamed = algorithm.round_metrics.rejected - len(updates)
     error = next((rejection for rejection in rejections if rejection.reason == EXCEPTION), None)

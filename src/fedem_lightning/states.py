@@ -38,12 +38,7 @@ class State:
 
 
 class States:
-    """The declared buffers of a module, and its client stores, which declare themselves.
-
-    Args:
-        module: its buffers hold the tensors, under the names in its `state_dict`.
-
-    """
+    """The declared buffers of a module, and its client stores, which declare themselves."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -105,10 +100,7 @@ class States:
     def rows(self, stores: bool = True, alone: bool = True) -> Iterator[Tensor]:
         """All tensors [T, ...] with a row for each client, which the process of that client computes.
 
-        Args:
-            stores: also those of stores.
-            alone: also the rows of stores that only the client's own training and scores read.
-
+        `stores`: also those of stores; `alone`: also of those that only the client's own training and scores read.
         """
         for name, state in self.declared.items():
             if state.client_axis == 0:

@@ -39,9 +39,6 @@ class Topology(Checked):
         weights: "metropolis" (each client needs only its neighbours' degrees) or "fmmc" (mixes fastest; needs cvxpy).
         time_varying: whether there is a new Erdos-Renyi graph in every round, which may be disconnected.
 
-    Raises:
-        UserError: a value is unknown or impossible, or "fmmc" is used without cvxpy.
-
     Example:
         In a ring of four clients without the last one, the other clients form a path.
 
@@ -71,11 +68,7 @@ class Topology(Checked):
         """The graph of a round over T clients: bool [T, T], symmetric, False on the diagonal.
 
         It is a function of the seed, and of the round if `time_varying`. A fixed Erdos-Renyi graph is drawn again until
-        it is connected.
-
-        Raises:
-            UserError: 100 draws gave no connected graph, or the torus has a prime number of clients.
-
+        it is connected. UserError: 100 draws gave none, or the torus has a prime number of clients.
         """
         if self.graph != "erdos_renyi":
             return _fixed_graph(self.graph, n_clients)
@@ -127,11 +120,8 @@ def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
 
     "metropolis" (Metropolis-Hastings): W[s, t] = 1 / (1 + max(degree_s, degree_t)), W[t, t] = 1 - sum_s W[s, t].
     "fmmc" (Boyd, Diaconis, Xiao, Fastest Mixing Markov Chain on a Graph, SIAM Review 46(4), 2004): least
-    || W - 11'/T ||_2, for each connected component separately. It takes seconds for hundreds of clients.
-
-    Args:
-        adjacency: bool [T, T], symmetric, False on the diagonal; clients may be isolated.
-        weights: "metropolis" or "fmmc".
+    || W - 11'/T ||_2, for each connected component separately. It takes seconds for hundreds of clients. `adjacency` is
+    bool [T, T], symmetric, False on the diagonal; clients may be isolated.
 
     Example:
         In a star of three clients the central one has two neighbours.

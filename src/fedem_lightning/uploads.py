@@ -84,14 +84,8 @@ def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: 
 def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
     """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
 
-    The server broadcasts them once for all of these clients. Without a server (graphs, Local) clients have them from
-    the start, like their first models.
-
-    Args:
-        algorithm: it records which clients have them.
-        clients: clients that receive from the server in this round, int64 [C].
-        traffic: the round's traffic without them.
-
+    The server broadcasts them once for all of these clients (int64 [C]), and the algorithm records who has them.
+    Without a server (graphs, Local) clients have them from the start, like their first models.
     """
     n_bytes = frozen_bytes(algorithm.components[0])
     if not n_bytes or not traffic.streams:

@@ -72,9 +72,7 @@ class _Tightest:
 def noise_for(epsilon: float, q: float, rounds: int, delta: float) -> float:
     """The least noise multiplier with which `rounds` mechanisms spend epsilon at most, up to `TOLERANCE`.
 
-    Raises:
-        UserError: `MOST_NOISE` is not enough.
-
+    UserError: `MOST_NOISE` is not enough.
     """
     from dp_accounting import mechanism_calibration as calibration
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian

@@ -107,16 +107,9 @@ class Collector(ABC):
 
     @abstractmethod
     def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
-        """Adds the updates of a block's clients; an update with a NaN or an infinity is left out.
+        """Adds the updates of a block's clients (int64 [C]), who received [C, M, ...]; which are finite, bool [C].
 
-        Args:
-            sent: the updates.
-            clients: the block's clients, int64 [C].
-            received: the models that they received, [C, M, ...].
-
-        Returns:
-            Which updates are finite, bool [C].
-
+        An update with a NaN or an infinity is left out.
         """
 
     def adopt(self, like: Sent, device: torch.device) -> None:

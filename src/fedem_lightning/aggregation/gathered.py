@@ -36,10 +36,7 @@ class Robust(Aggregation):
     def choose(self, parts: list[Tensor], weights: Tensor) -> Tensor:
         """The weights that n clients of a group have in one component, [n]; 0: left out. Default: their own.
 
-        Args:
-            parts: the tensors of the component, each [n, F].
-            weights: float64 [n], above 0.
-
+        `parts` are the tensors of the component, each [n, F], `weights` float64 [n], above 0.
         """
         return weights
 
@@ -61,13 +58,7 @@ class Gathered(Collector):
     """Collects the updates of a cohort, and combines them by a rule: N rows for a cohort of N clients.
 
     The memory is that of N updates; with several processes each of them holds the rows of all. An update with a NaN or
-    an infinity is left out. Integer buffers (counters) take the maximum.
-
-    Args:
-        rule: combines the rows.
-        cohort: clients that may send, int64 [N], ascending.
-        parameters: names of the trained parameters, over which an update's length is measured.
-
+    an infinity is left out. Integer buffers (counters) take the maximum. `cohort` and `parameters`: see `RoundContext`.
     """
 
     def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:

@@ -89,12 +89,7 @@ class PrivateMean(Aggregation, nn.Module):
         require(self.cohort is None or self.cohort >= n_clients, said)
 
     def plan(self, sampling: Sampling) -> None:
-        """Sets z so that the planned rounds spend epsilon, once.
-
-        Raises:
-            UserError: the number of rounds is not known, or no noise is enough for so small an epsilon.
-
-        """
+        """Sets z, once, so that the planned rounds spend epsilon; UserError: their number is unknown, or no z does."""
         if self.epsilon is None or float(self.z) > 0:
             return
         known = sampling.rounds > 0
@@ -140,18 +135,12 @@ class PrivateMean(Aggregation, nn.Module):
 
 
 class ClippedSum(Collector):
-    """Adds clipped updates block by block.
-
-    Args:
-        rule: S, z and the like.
-        context: of the round; theta is what every client receives.
-
-    """
+    """Adds clipped updates block by block."""
 
     needs_received = True
 
     def __init__(self, rule: PrivateMean, context: RoundContext) -> None:
-        self.rule, self.context, self.theta = rule, context, context.received()
+        self.rule, self.context, self.theta = rule, context, context.received()  # what every client receives
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in self.theta.items()}  # [M, ...]
         self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 

@@ -43,7 +43,7 @@ from fedem_lightning.network import Network, Transmission, check_networks
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.round import initialize, run_round
+from fedem_lightning.round import as_clients_have_it, run_round
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import States
@@ -82,9 +82,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         faults: of clients, injected into the training; None: none.
         networks: by name; the simulated time of every round is computed in each. One of them may have a deadline.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
-
-    Raises:
-        UserError: a value is out of its range.
 
     """
 
@@ -393,7 +390,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         fitting.begin_fit(self, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
             if self.statistics.rounds == 0:
-                initialize(self, batch)
+                self.initialize(as_clients_have_it(self, batch, 0)[0])
                 scoring.score_first_models(self, batch)
             metrics = run_round(self, batch)
         fitting.log(self, metrics)

@@ -49,12 +49,7 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
 
 
 def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
-    """Takes statistics and diagnostics from a checkpoint; the run continues to count from there.
-
-    Raises:
-        UserError: see `check_tensors`.
-
-    """
+    """Takes statistics and diagnostics from a checkpoint (see `check_tensors`); the run counts on from there."""
     check_tensors(checkpoint, algorithm)
     before, trainer = dict(checkpoint.get("recipe") or {}), algorithm._trainer
     if trainer is not None and trainer.state.fn == "fit" and trainer.is_global_zero:  # a lower rate, say, may be meant
@@ -91,15 +86,9 @@ def logged_arguments(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
-    """Reads a checkpoint without executing code from it (weights_only).
+    """Reads a checkpoint, which messages call `key`, without executing code from it (weights_only).
 
-    Args:
-        path: the file.
-        key: what the user calls it, for messages.
-
-    Raises:
-        UserError: the file is not an intact checkpoint of this package.
-
+    UserError: the file is not an intact checkpoint of this package.
     """
     try:
         found = regular(path).stat()
@@ -135,29 +124,17 @@ class CheckpointReader(TorchCheckpointIO):
     """Reads a Trainer's checkpoints without executing code from them."""
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """The content of a local file, or of what Lightning finds at another address.
-
-        Raises:
-            UserError: see `read_checkpoint`.
-
-        """
+        """The content of a local file (see `read_checkpoint`), or of what Lightning finds at another address."""
         if "://" in str(path):
             return super().load_checkpoint(path, map_location, weights_only=True)
         return read_checkpoint(Path(str(path)))
 
 
 def model_of(checkpoint: dict[str, Any], kind: Any, trust: Sequence[str], given: dict[str, Any]) -> Any:
-    """The model of a checkpoint, in eval mode.
+    """The model of a checkpoint's content, in eval mode, of class `kind`; None: the one that the checkpoint names.
 
-    Args:
-        checkpoint: its content.
-        kind: class of the model; None: the one that the checkpoint names.
-        trust: packages of the user's from which the checkpoint may make objects.
-        given: arguments of the class that replace those of the checkpoint.
-
-    Raises:
-        UserError: the checkpoint does not say how to make one of the arguments, or its parts do not fit together.
-
+    It may make objects of the user's packages in `trust`; arguments in `given` replace those of the checkpoint.
+    UserError: the checkpoint does not say how to make one of them, or its parts do not fit together.
     """
     model = made_from(checkpoint.get("recipe"), kind, trust, given)
     with of_a_file(f"the checkpoint's parts are not those of a {type(model).__name__}"):
@@ -198,12 +175,7 @@ def _written_by(checkpoint: dict[str, Any]) -> str:
 
 
 def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:
-    """Refuses a checkpoint whose tensors `model` cannot take; `file` is what messages call it.
-
-    Raises:
-        UserError: another method has written it, or a tensor has another shape.
-
-    """
+    """UserError for a checkpoint of another method, or with a tensor of another shape; messages call it `file`."""
     written_by = _written_by(checkpoint)
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
     other = written_by == "FedALA" and "served.written" not in saved

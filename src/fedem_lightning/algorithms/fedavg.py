@@ -30,12 +30,7 @@ from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
 
 class FedAvg(FederatedAlgorithm):
-    """One global model: theta <- sum_t (n_t / n) theta_t over the cohort. Unseen clients predict with it unchanged.
-
-    Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
-
-    """
+    """One global model: theta <- sum_t (n_t / n) theta_t over the cohort. Unseen clients predict with it unchanged."""
 
     facts = Facts(released=())
 
@@ -134,10 +129,6 @@ class Local(FederatedAlgorithm):
     """theta_t <- local_sgd(theta_t), without a server. All clients start from the same model.
 
     An unseen client trains alone too, for the mean number of rounds of a seen client, rounded.
-
-    Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
-
     """
 
     facts = Facts(released=(), uses_server_optimizer=False, sends_updates=False)

@@ -97,12 +97,7 @@ class FedFOMO(FederatedAlgorithm):
         return torch.from_numpy(mask).to(offered.device)
 
     def step(self, federation: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
-        """Updates the clients' models by Eq. 4 and 5.
-
-        Args:
-            federation: holds the clients' validation samples.
-            clients: int64 [C]; offered: clients whose trained models are offered, int64 [N].
-            used: the offered models that each client combines, bool [C, N].
+        """Updates the models of clients [C] by Eq. 4 and 5, from offered models of clients [N], as `used`, bool [C, N].
 
         Returns:
             w_in before it is clipped at 0 and scaled, float64 [C, N]; 0 for models that are not used.

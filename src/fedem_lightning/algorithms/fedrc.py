@@ -31,11 +31,7 @@ LEAST = 1e-8
 class FedRC(FedEM):
     """FedEM with q_im proportional to pi_tm exp(-l_im) / p(y_i; m); p(y; m) is the share of y in what m trains on.
 
-    While all shares are even, as in the first round, it is FedEM.
-
-    Args:
-        backbone, n_clients, n_components, options: see `FedEM`.
-
+    While all shares are even, as in the first round, it is FedEM, whose arguments it has.
     """
 
     label_shares: Tensor  # p(y; m), [M, Y]; rows sum to 1

@@ -71,9 +71,7 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
 def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
     """Prepares the algorithm for rounds and scores on this federation; returns it in the units that the model learned.
 
-    Raises:
-        UserError: the model was made for another federation, or the algorithm is not defined for this one.
-
+    UserError: the model was made for another federation, or the algorithm is not defined for this one.
     """
     if algorithm.schema is not None and algorithm.federation_digest is not None:
         federation = federation.in_units_of(algorithm.schema.task)
@@ -110,12 +108,7 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
 
 def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
-    """Mixture weights of the clients that train, for methods that have `pi`, T x M; else none.
-
-    Returns:
-        pi/mean_0, pi/mean_1, ...: the mean weight of each component; pi/entropy: the mean of -sum pi ln pi, in nats.
-
-    """
+    """For methods with `pi`: its means over the clients that train, pi/mean_0, ..., and pi/entropy in nats."""
     pi = known_pi(algorithm)
     if pi is None:
         return {}

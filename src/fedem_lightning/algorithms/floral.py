@@ -140,11 +140,7 @@ class FLoRALStep(LocalStep):
 def preconditioned(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients (B^T B + epsilon)^-1 G_A and G_B (A A^T + epsilon)^-1 of linear layers; see `FLoRAL`.
 
-    Args:
-        a: A, [..., r, i, w].
-        b: B, [..., o, r, h].
-        of_a, of_b: their gradients.
-
+    A is [..., r, i, w], B [..., o, r, h].
     """
     if a.shape[-1] > 1 or b.shape[-1] > 1:  # a convolution
         gram_b = torch.einsum("...orh,...osh->...rsh", b, b).flatten(-3).norm(dim=-1)

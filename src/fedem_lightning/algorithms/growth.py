@@ -85,15 +85,10 @@ class Remembered(Split):
 def federation_of(
     schema: Schema, samples: Samples, clients: Tensor, split: Tensor, names: tuple[str, ...]
 ) -> Federation:
-    """A federation of a run's clients, whose samples are not there, and clients with new samples.
+    """A federation of a run's T clients, whose samples are not there, and clients with new samples.
 
-    Args:
-        schema: of the run, T clients.
-        samples: the new samples.
-        clients: the client of each new sample, int64 [n], below T + K.
-        split: 0 train, 1 val, 2 test, int64 [n].
-        names: names of the K clients that the run did not have.
-
+    `names` are those of the K clients that the run did not have; each new sample has its client, int64 [n], below
+    T + K, and its split, 0 train, 1 val, 2 test, int64 [n].
     """
     n_clients = schema.n_clients + len(names)
     found = splits_by_client(clients.numpy(), split.numpy(), n_clients)

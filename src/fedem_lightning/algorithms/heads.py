@@ -3,15 +3,13 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from fedem_lightning.algorithms.checks import check_fit
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import copied, model_state
 from fedem_lightning.models.last_layer import one_sample, owner
-from fedem_lightning.models.parts import BodyHead, split_body_head, users_network
+from fedem_lightning.models.parts import split_body_head, users_network
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import parameters
 
@@ -23,16 +21,8 @@ def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, b
     """Makes an algorithm anew, in place, if its constructor took another layer for the head than computes the outputs.
 
     The constructor, which has no data, takes the layer that was made last. From here on the head is named among the
-    algorithm's arguments, so that a checkpoint knows it. Where the user has named it, nothing happens.
-
-    Args:
-        algorithm: before its first round.
-        federation: its data, from which one sample is taken.
-        begun: whether a Trainer has made its optimiser: then it is too late.
-
-    Raises:
-        UserError: `computed_last` finds no head; or it is too late.
-
+    algorithm's arguments, so that a checkpoint knows it. Where the user has named it, nothing happens. UserError:
+    `computed_last` finds no head; or it is too late, as the training has `begun`.
     """
     key = _asks(algorithm)
     if not key:
@@ -44,7 +34,9 @@ def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, b
     found = split_body_head(network, key=key, x=one_sample(federation, network))
     if found == made_last:
         return
-    named = _named(key, found, network)
+    named: Any = rf"^{re.escape(owner(found.head[0]))}\."
+    if key == "shared":
+        named = [name for name in trained_parameters(network) if name in found.body]
     told = f"{key}: the outputs come from {', '.join(found.head)}, but the model has taken {', '.join(made_last.head)}"
     require(not begun and not algorithm.statistics.rounds, f"{told}; make it anew, with {key}={named!r}, and train it")
     networks = iter([copied(users_network(component)) for component in algorithm.components])
@@ -63,13 +55,6 @@ def _asks(algorithm: "FederatedAlgorithm") -> str:
         return "shared"
     asks = "head" in parameters(type(algorithm)).known and made.get("head") is None  # type: ignore[arg-type]
     return "head" if asks else ""
-
-
-def _named(key: str, found: BodyHead, network: nn.Module) -> Any:
-    """The argument that says what the head is: a pattern for its tensors' names, or the names of all others."""
-    if key == "shared":
-        return [name for name in trained_parameters(network) if name in found.body]
-    return rf"^{re.escape(owner(found.head[0]))}\."
 
 
 def whose_parts(algorithm: "FederatedAlgorithm") -> str:

@@ -32,12 +32,8 @@ def clustered_models(
     Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
     models, less their mean; k-means makes M groups of candidates. If a candidate is alone in its group, k-means runs
     again without it, and it joins the nearest group (trimmed k-means, Cuesta-Albertos, Gordaliza and Matran 1997). It
-    counts as a special round, in which candidates receive these models, too.
-
-    Args:
-        algorithm: its local solver trains the models.
-        federation: 40 M candidates are drawn from its seen clients, fewer, but 10 M, if their models would take 1 GB.
-        epochs: passes over a client's samples.
+    counts as a special round, in which candidates receive these models, too. 40 M candidates are drawn from the seen
+    clients; fewer, but 10 M, if their models would take 1 GB.
 
     Returns:
         Models [M, ...], and the numbers of candidates in the groups [M]; None: training has lowered no client's loss.

@@ -20,20 +20,10 @@ from fedem_lightning.models.tensors import trained_parameters
 
 
 class LocalTraining:
-    """Trains models on clients' samples.
+    """Trains models on clients' samples: each of T clients trains `n_models` copies of a network in a round.
 
-    Args:
-        network: a component; learners are copies of it.
-        n_clients: T.
-        n_models: models that a client trains in a round.
-        optimizer: of the clients.
-        epochs: passes over a client's training samples in a round.
-        steps: J, the number of local steps of every client; None: `epochs` passes.
-        batch_size: B.
-        seed: of shuffling and dropout.
-        engine: runs the local steps, or chooses the engine that does.
-        statistics: of the run; the learning rate follows its rounds.
-
+    `steps` is J, the number of local steps of every client; None: `epochs` passes over its training samples. The seed
+    is that of shuffling and dropout; the learning rate follows the rounds of the statistics.
     """
 
     def __init__(

@@ -217,8 +217,7 @@ def ascend(
     Args:
         loss: phi.
         z, a, m, c: y x [V, d], y alpha, y x^T w_t and curvature [V] of the visited samples, step after step.
-        scale: sigma' Sigma_tt / lambda [C]; clients with more steps come first.
-        n: their numbers of samples [C].
+        scale, n: sigma' Sigma_tt / lambda and n_t of the clients [C]; those with more steps come first.
         active: number of clients that take step 0, 1, ...; the sum is V.
 
     Returns:

@@ -23,12 +23,7 @@ from fedem_lightning.network import Transmission
 
 
 class Oracle(FederatedAlgorithm):
-    """theta_g <- sum of (n_t / n_g) theta_t over the clients t of group g; unseen clients have a true group too.
-
-    Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`. The server takes plain averages.
-
-    """
+    """theta_g <- sum of (n_t / n_g) theta_t over the clients t of group g; unseen clients have a true group too."""
 
     facts = Facts(
         released=("the true groups of clients",),

@@ -115,12 +115,7 @@ class FedPer(PartialAveraging):
 
 
 class LGFedAvg(PartialAveraging):
-    """The server averages the head; client t keeps its body phi_t.
-
-    Args:
-        backbone, n_clients, head, options: see `FedPer`.
-
-    """
+    """The server averages the head; client t keeps its body phi_t. Its arguments are those of `FedPer`."""
 
     def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
@@ -132,10 +127,6 @@ class FedBN(PartialAveraging):
 
     A normalisation layer is known by its type: BatchNorm, GroupNorm, LayerNorm or InstanceNorm. Without any the method
     is FedAvg.
-
-    Args:
-        backbone, n_clients, options: see `FedPer`.
-
     """
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:

@@ -18,13 +18,9 @@ _GROUPS = ("backbone", "aggregation", "compression", "faults", "networks", "seed
 
 
 def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) -> str | None:
-    """The first key in which two recipes of an algorithm differ, with both values; None: they are the same.
+    """The first key in which two recipes of a class's algorithms differ, with both values; None: they are the same.
 
-    Args:
-        before: of a checkpoint; {}: an older one, which has none. It is compared, and nothing in it is made.
-        now: of this run's algorithm.
-        kind: the algorithm's class, whose defaults stand for what is not given.
-
+    `before` is that of a checkpoint ({}: an older one, which has none); nothing in it is made.
     """
     if not before:
         return None

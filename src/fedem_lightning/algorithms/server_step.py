@@ -22,27 +22,13 @@ ServerOptimizer = Annotated[
     Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     "a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)",
 ]
-"""Makes the server's optimiser from the shared parameters, e.g. functools.partial(torch.optim.SGD, lr=1.0)."""
 
 
 class Server:
-    """The server of a run, which holds the components.
-
-    Args:
-        components: the shared models.
-        make_optimizer: makes the server optimiser from their parameters.
-        optimizer: gives the optimiser that steps; Lightning counts rounds by its steps.
-
-    Raises:
-        UserError: see `new_optimizer`.
-
-    """
+    """The server of a run, which holds the components; `optimizer` gives the one that steps, see `new_optimizer`."""
 
     def __init__(
-        self,
-        components: nn.ModuleList,
-        make_optimizer: ServerOptimizer,
-        optimizer: Callable[[], Any],
+        self, components: nn.ModuleList, make_optimizer: ServerOptimizer, optimizer: Callable[[], Any]
     ) -> None:
         self.components, self.make_optimizer, self.optimizer = components, make_optimizer, optimizer
         self.new_optimizer()  # says early what is wrong with it
@@ -50,9 +36,7 @@ class Server:
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The server optimiser of the components, without a state.
 
-        Raises:
-            UserError: the function makes none, refuses its options, or makes one that cannot take pseudo-gradients.
-
+        UserError: the function makes none, refuses its options, or makes one that cannot take pseudo-gradients.
         """
         wanted = "server_optimizer: expected a function that makes an optimiser, such as functools.partial(SGD, lr=1.0)"
         maker = self.make_optimizer
@@ -151,11 +135,9 @@ class FedAdam(Checked, torch.optim.Optimizer):
     def __init__(
         self, params: Iterable[Any] = (), lr: Positive = 0.01, betas: Betas = (0.9, 0.99), tau: Positive = 1e-3
     ) -> None:
-        kind = type(self).__name__
-        hint = (
-            f"server_optimizer={kind}(lr={lr}): expected functools.partial({kind}, lr={lr}), a function of parameters"
-        )
-        require(params != (), hint)
+        made = f"{type(self).__name__}(lr={lr})"
+        partial = f"functools.partial({made.replace('(', ', ')}"
+        require(params != (), f"server_optimizer={made}: expected {partial}, a function of parameters")
         super().__init__(params, {"lr": lr, "beta_1": betas[0], "beta_2": betas[1], "tau": tau})
 
     @torch.no_grad()

@@ -38,12 +38,7 @@ SHARING = "shares parameters among components (algorithm.shared=null does not)"
 
 
 def mixture_of(algorithm: "FederatedAlgorithm", shared: Shared) -> "Mixture":
-    """An algorithm's components, which may share parameters.
-
-    Raises:
-        UserError: nothing or everything would be shared, or an option would count shared parameters M times.
-
-    """
+    """An algorithm's components, which may share parameters; UserError: an option would count shared ones M times."""
     if not shared or len(algorithm.components) == 1:
         return Mixture(algorithm.components, algorithm.local)
     require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
@@ -71,17 +66,7 @@ class Mixture:
         return component_losses(self.components[:n], block)
 
     def solve(self, block: Block, round_: int, q: Tensor) -> Models:
-        """The M-step (Eq. 10): the block's clients train the first n components.
-
-        Args:
-            block: C clients and their samples.
-            round_: number of the round, from 0.
-            q: weights of the samples in the components' losses, [n_samples, n].
-
-        Returns:
-            The components' tensors, [C, n, ...].
-
-        """
+        """The M-step (Eq. 10): clients train the first n components with weights q [n_samples, n]: [C, n, ...]."""
         return self.local.solve(broadcast(self.components[: q.shape[1]], len(block.clients)), block, round_, q)
 
     def tune(
@@ -105,17 +90,9 @@ class Mixture:
 class TiedMixture(Mixture):
     """Components h_m(x) = f(x; theta_0, phi_m): theta_0 is one for all, phi_m belongs to component m.
 
-    A client trains theta_0 and all phi_m together, as one network with M outputs, and sends theta_0 once.
-
-    Args:
-        components: the M networks; `tie` gives them component 0's theta_0.
-        local: the training of components that share nothing, whose settings count.
-        shared: see `Shared`.
-
-    Raises:
-        UserError: a name is no module with parameters that train; "body", and the network has no body or no head;
-            nothing is left that differs.
-
+    A client trains theta_0 and all phi_m together, as one network with M outputs, and sends theta_0 once. `local` is
+    the training of components that share nothing, whose settings count; for `shared` see `Shared`. UserError: a name
+    is no module with parameters that train; "body", and there is no body or no head; nothing is left that differs.
     """
 
     def __init__(self, components: nn.ModuleList, local: LocalTraining, shared: Shared) -> None:

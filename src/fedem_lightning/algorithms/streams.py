@@ -33,11 +33,8 @@ def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int, expla
 
         g_i = (1/n_i) sum over D_i of grad l,    sigma_i^2 = (1/K) sum_k |g_i^k - g_i|^2
 
-    Args:
-        algorithm: its engine computes the gradients.
-        block: the clients and their samples.
-        n_parts: K, disjoint parts of a client's samples, drawn at random, of equal size up to one sample.
-        explained: what is subtracted from each sample's gradient, by its class, [Y, 1, ...]; see `class_gradients`.
+    K is `n_parts`: disjoint parts of a client's samples, drawn at random, of equal size up to one sample. `explained`
+    is subtracted from each sample's gradient, by its class, [Y, 1, ...]; see `class_gradients`.
 
     Returns:
         g [C, 1, ...] and sigma^2, float64 [C]; it is NaN for a client of whose parts all but one are empty.
@@ -183,13 +180,7 @@ def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int)
 def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:
     """The clients' weights in each stream: its members' row if they share one, else the mean of their scaled rows.
 
-    Args:
-        rows: see `coefficients`, [T, T].
-        labels: the stream of each client, 0..k-1, int64 [T].
-
-    Returns:
-        Weights of any scale, none negative, [k, T].
-
+    They are of any scale, none negative, [k, T]; `labels` are the streams 0..k-1 of the clients, int64 [T].
     """
     weights = rows.new_zeros(int(labels.max()) + 1, rows.shape[1])
     for c in range(len(weights)):
@@ -207,13 +198,10 @@ def scaled(rows: Tensor) -> Tensor:
 
 
 def coordinates(distance: Tensor, seed: int) -> Tensor:
-    """Classical multidimensional scaling: points [T, *] that have the given squared distances.
+    """Classical multidimensional scaling: points [T, *] that have the given squared distances, float64 [T, T].
 
-    Args:
-        distance: float64 [T, T]; overwritten, because it may be large. For more than `DENSE_LIMIT` clients the points
-            have `AXES` axes, and approximate the distances. All points are 0 if distances are only rounding errors.
-        seed: of the random projections.
-
+    These are overwritten, because they may be large. For more than `DENSE_LIMIT` clients the points have `AXES` axes,
+    by random projections, and approximate the distances. All points are 0 if distances are only rounding errors.
     """
     few = len(distance) <= DENSE_LIMIT
     options = {"eigen_solver": "dense" if few else "randomized", "copy_X": False, "random_state": seed}

@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainedModel:
-    """The models of an algorithm's clients, outside of training.
-
-    Args:
-        algorithm: it has been trained, or loaded.
-
-    Raises:
-        UserError: it has not.
-
-    """
+    """The models of the clients of an algorithm that has been trained, or loaded; UserError: it has not."""
 
     def __init__(self, algorithm: "FederatedAlgorithm") -> None:
         if algorithm.schema is None:
@@ -103,15 +95,10 @@ class TrainedModel:
     def personalize_many(
         self, samples: Any, client: np.ndarray, split: np.ndarray, names: tuple[str, ...]
     ) -> ClientModels:
-        """The models that K clients get from their training samples; see `personalize`.
+        """The models that K clients with these names get from their training samples; see `personalize`.
 
-        Args:
-            samples: n samples in the form of training (`Schema.samples_of`).
-            client: the client of each, int64 [n] in 0..K-1.
-            split: 0 train, 1 val, 2 test, [n]; only training samples (and validation, where a method selects by it) are
-                used.
-            names: of the clients, [K].
-
+        The n samples have the form of training (`Schema.samples_of`), a client, int64 [n] in 0..K-1, and a split, 0
+        train, 1 val, 2 test, [n]; only training samples (and validation, where a method selects by it) are used.
         """
         algorithm, schema = self.algorithm, self.schema
         if lost := schema.lost_augmentation:

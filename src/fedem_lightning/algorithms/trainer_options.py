@@ -50,16 +50,10 @@ TRAINER: dict[str, Any] = {
 
 
 def check_trainer(trainer: pl.Trainer, schedule: str = "constant", private: bool = False) -> None:
-    """Refuses what would be ignored, or would do something else than it says.
+    """Refuses what would be ignored, or would do something else than it says; UserError: what to use instead.
 
-    Args:
-        trainer: as the user made it.
-        schedule: of the clients' learning rate.
-        private: whether the aggregation adds noise for privacy: then no callback may choose a round by clients' scores.
-
-    Raises:
-        UserError: the option, what is expected, and what to use instead.
-
+    `schedule` is that of the clients' learning rate. If the aggregation adds noise for privacy (`private`), no callback
+    may choose a round by clients' scores.
     """
     require_ddp(trainer)
     on_mps = trainer.strategy.root_device.type == "mps"

@@ -85,12 +85,8 @@ def by_class(p: np.ndarray, y: np.ndarray, group: np.ndarray, n_groups: int) -> 
     """Scores by class of G groups of samples.
 
     AUROC is Mann and Whitney's statistic from ranks within a group, in which ties share their mean rank: pandas ranks
-    all groups in one call, and in float64. torchmetrics would take a call for each client, and counts in float32.
-
-    Args:
-        p: probabilities [n, Y]; y: labels int64 [n]; group: int64 [n] in 0..G-1.
-        n_groups: G.
-
+    all groups in one call, and in float64. torchmetrics would take a call for each client, and counts in float32. `p`
+    are probabilities [n, Y], `y` labels int64 [n], `group` int64 [n] in 0..G-1.
     """
     shape = (n_groups, p.shape[1])
     place = group * p.shape[1] + y
@@ -120,12 +116,8 @@ def by_label(p: Tensor, y: Tensor) -> dict[str, float]:
 
     F1 of a label that neither occurs nor is predicted (p > 0.5), and the average precision of one that does not occur,
     are 0 / 0: such labels are left out of the means, as with `zero_division=nan` of scikit-learn. A prediction that is
-    NaN counts as wrong. NaN: no label has a score.
-
-    Args:
-        p: probabilities p(y_k = 1 | x), [n, K].
-        y: int64 [n, K] in {0, 1}, or `MISSING`.
-
+    NaN counts as wrong. NaN: no label has a score. `p` are p(y_k = 1 | x), [n, K], `y` int64 [n, K] in {0, 1}, or
+    `MISSING`.
     """
     is_known = y != MISSING
     p = torch.where(p.isnan(), 1.0 - y, p).clamp(0, 1)

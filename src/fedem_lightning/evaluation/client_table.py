@@ -65,8 +65,7 @@ def client_table(
             table[f"{split}_{measure}"] = scores
     found_columns = {} if base is None else {"test_majority_accuracy": base.accuracy}
     found_columns |= {} if predictions is None else columns(predictions, several)
-    for name, column in found_columns.items():
-        table[name] = column
+    table = table.assign(**found_columns)
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     for name, column in adapted.items():
         table[f"adaptation_{name}" if name in own else name] = column

@@ -35,10 +35,7 @@ TWINS = 0.05
 def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
     """Dead components, which no client uses, and twins, which are equal.
 
-    Twins are found by their parameters; networks that differ only by a permutation of units are not found.
-
-    Args:
-        pi: mixture weights of the clients [T, M]; components: their parameters [M, D].
+    Twins are found by their parameters [M, D]; networks that differ only by a permutation of units are not found.
 
     Returns:
         mean_weights: mean weight of each component over clients; effective: exp of their entropy, from 1 to M, the
@@ -63,13 +60,7 @@ def agreement(
 ) -> dict[str, Any]:
     """The share of the test samples of the scored seen clients for which two components predict the same class.
 
-    With mixture weights also whether components differ by label or by client, and what mixing gains.
-
-    Args:
-        algorithm: whose backbone the components are models of.
-        federation: the data, on any device.
-        components: parameters and buffers of the M components, [M, ...].
-        pi: mixture weights, [T, M].
+    With mixture weights [T, M] also whether components [M, ...] differ by label or by client, and what mixing gains.
 
     Returns:
         agreement: the shares, [M, M], of several labels those that are known; with pi, several components and one label
@@ -132,14 +123,10 @@ def recovery_scores(
         component match[m].
 
     """
-    n_components = pi.shape[1]
-    if "pi" in truth:
-        true_pi = truth["pi"]
-    elif "group" in truth:
+    true_pi = truth.get("pi")
+    if true_pi is None and "group" in truth:
         true_pi = np.eye(int(truth["group"].max()) + 1)[truth["group"]]
-    else:
-        return {}
-    if true_pi.shape[1] != n_components:
+    if true_pi is None or true_pi.shape[1] != pi.shape[1]:
         return {}
     _, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
     scores: dict[str, float | list[int]] = {"match": match.tolist()}
@@ -154,10 +141,7 @@ def recovery_scores(
 
 
 def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
-    """Agreement of the groups that an algorithm found with the true groups.
-
-    Args:
-        found, true: the found and the true group of each client, int [T].
+    """Agreement of the groups that an algorithm found with the true groups, int [T] each.
 
     Returns:
         adjusted_rand_index: 1 for the same groups in any numbering, about 0 for random groups or a single group;

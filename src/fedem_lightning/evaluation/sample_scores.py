@@ -15,11 +15,7 @@ MOST_NUMBERS = 50_000_000
 class TestRows:
     """A row of numbers for each test sample, in the order of the scored clients and, within a client, of its samples.
 
-    Args:
-        n: test samples of each client, int64 [C].
-        shape: of a row.
-        dtype: of the numbers.
-
+    `n` are the test samples of each client, int64 [C].
     """
 
     __test__ = False  # pytest would collect it
@@ -31,12 +27,9 @@ class TestRows:
         self.values = torch.zeros(int(n.sum()), *shape, dtype=dtype, device=n.device)
 
     def put(self, row: Tensor, values: Tensor) -> None:
-        """Adds the next samples of some clients.
+        """Adds the rows [n, *shape] of the next samples of some clients.
 
-        Args:
-            row: index of each sample's client among the scored ones, int64 [n], client after client.
-            values: their rows, [n, *shape].
-
+        `row` is the index of each sample's client among the scored ones, int64 [n], client after client.
         """
         clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
         first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
@@ -46,13 +39,7 @@ class TestRows:
 
 
 class SampleScores(TestRows):
-    """One score of each test sample, in the order of the scored clients and, within a client, of its samples.
-
-    Args:
-        federation: of the clients.
-        clients: the scored clients, int64 [C].
-
-    """
+    """One score of each test sample of the scored clients, int64 [C]."""
 
     def __init__(self, federation: Federation, clients: Tensor) -> None:
         task = federation.task
@@ -72,13 +59,7 @@ class SampleScores(TestRows):
 
 
 class Predictions(TestRows):
-    """The probabilities that personal models give to the test samples: of the classes, or of several labels.
-
-    Args:
-        federation: of the clients.
-        clients: the scored clients, int64 [C].
-
-    """
+    """The probabilities that personal models give to the test samples: of the classes, or of several labels."""
 
     def __init__(self, federation: Federation, clients: Tensor) -> None:
         shape = (n_probabilities(federation),)

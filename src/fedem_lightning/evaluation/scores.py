@@ -28,12 +28,6 @@ class ClientMeans:
 
     Where samples have a score "n_known", a number of labels, it is their weight, so that a mean is that of all known
     labels. A client's perplexity is exp of its mean loss.
-
-    Args:
-        n_clients: T.
-        task: names the scores.
-        device: of the sums.
-
     """
 
     def __init__(self, n_clients: int, task: Task, device: torch.device | None = None) -> None:

@@ -20,12 +20,7 @@ class Separation:
     With q from Eq. 8, the mutual information of component and label, and of component and client, each as a share of
     the entropy of the components. A mixture that tells clients apart has a large share for clients; one that only
     splits the classes has a large share for labels. With few samples a client, its share is too large by about
-    (M - 1) (C - 1) / (2 n) nats of n samples of C clients.
-
-    Args:
-        pi: mixture weights of the clients, [C, M].
-        n_classes: Y.
-
+    (M - 1) (C - 1) / (2 n) nats of n samples of C clients, whose mixture weights are `pi` [C, M].
     """
 
     def __init__(self, pi: Tensor, n_classes: int) -> None:
@@ -48,13 +43,7 @@ class Separation:
 
 
 class MixtureGain:
-    """What mixing adds to a client's accuracy: that of Eq. 5 less that of other models of the same components.
-
-    Args:
-        pi: mixture weights of the clients, [C, M].
-        task: of the samples.
-
-    """
+    """What mixing by `pi` [C, M] adds to a client's accuracy: that of Eq. 5 less that of other mixtures."""
 
     def __init__(self, pi: Tensor, task: Task) -> None:
         strongest = one_hot(pi.argmax(dim=1), pi.shape[1]).to(pi)

@@ -65,10 +65,6 @@ def summarize_table(table: pd.DataFrame, split: str, weights: np.ndarray | None 
 def not_finite(table: pd.DataFrame, splits: Sequence[str]) -> dict[str, Any]:
     """The clients of which a score is NaN or infinite although they have samples.
 
-    Args:
-        table: see `client_table`.
-        splits: the splits that were scored.
-
     Returns:
         Their number on each split, and under "clients" the names of the first `MOST_NAMES` of them all.
 
@@ -82,15 +78,9 @@ def not_finite(table: pd.DataFrame, splits: Sequence[str]) -> dict[str, Any]:
 
 
 class MeanTests(NamedTuple):
-    """Tests of whether means are 0, and 95 % intervals.
+    """Tests of whether means are 0, and 95 % intervals, float64 [T] each; NaN for fewer than two values."""
 
-    Args:
-        p: p-values, two-sided; NaN for fewer than two values, float64 [T].
-        low, high: the ends of the intervals, float64 [T]; NaN likewise.
-
-    """
-
-    p: np.ndarray
+    p: np.ndarray  # two-sided
     low: np.ndarray
     high: np.ndarray
 
@@ -99,12 +89,8 @@ def mean_tests(values: np.ndarray, owner: np.ndarray, n_owners: int) -> MeanTest
     """Student's test and Hall's, which corrects it for skewness: an interval reaches to the outer ends of both.
 
     p is the larger one; it is below 0.05 where the interval leaves out 0. Equal values have the p of the sign
-    test, and no interval but themselves.
-
-    Args:
-        values: e.g. differences of scores, float [n]; those that are not finite do not count.
-        owner: each value's client, int64 [n].
-        n_owners: T.
+    test, and no interval but themselves. `owner` is each value's client, int64 [n]; values that are not finite do not
+    count.
 
     Source: P. Hall, On the removal of skewness by transformation, J. R. Statist. Soc. B 54 (1992), 221-228: with S the
     mean over the standard deviation and k the skewness, S + k S^2 / 3 + k^2 S^3 / 27 + k / (6 n) takes the place of S.

@@ -14,11 +14,8 @@ from fedem_lightning.errors import UserError
 def regular(path: Path) -> Path:
     """The same path, if a regular file with content is there; a link counts as what it leads to.
 
-    The system's own files, such as /proc/kmsg, call themselves regular and empty, and may have no end either.
-
-    Raises:
-        OSError: there is a folder, a FIFO, a socket, a device or an empty file, or nothing.
-
+    The system's own files, such as /proc/kmsg, call themselves regular and empty, and may have no end either. OSError:
+    there is a folder, a FIFO, a socket, a device or an empty file, or nothing.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -42,11 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary file beside `path`, which replaces `path` in one step if all goes well, and else goes.
 
     So no reader ever sees half a file, and the earlier one stays if the disk is full or the run is killed. Folders that
-    were made for the file go as well if it cannot be written.
-
-    Raises:
-        UserError: see `writing`.
-
+    were made for the file go as well if it cannot be written (UserError, see `writing`).
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):

@@ -98,7 +98,7 @@ def _run(
     pl.seed_everything(config.seed, verbose=False)
     data = with_features(config, instantiate(config.dataset))
     model = build_model(config, data)
-    model.statistics.begin(start)
+    model.statistics.begun = start
     rates = learning_rates(config, choices, overrides, model)
     lines = [rate_line(rates, choices, config, to_tune(data, overrides, flags, rates))] if rates else []
     choices = {**choices, "dataset": dataset_name(choices["dataset"], data.federation.notes.get("source"))}
