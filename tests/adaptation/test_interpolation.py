@@ -98,7 +98,7 @@ def test_one_round_of_mapper_in_numpy() -> None:
         shares.append(lam)
         total += len(yt) * step(h_c, h_l, 1 - lam, yt)
     np.testing.assert_allclose(next(model.parameters()).detach().flatten().numpy(), total / 10, rtol=1e-9)
-    found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), everybody(data)).share
+    _, found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), everybody(data))
     assert found.tolist() == shares
 
 

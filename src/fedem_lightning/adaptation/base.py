@@ -16,7 +16,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.em import add_by_owner, mixture_losses
+from fedem_lightning.em import add_by_owner
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.parts import split_body_head
@@ -49,12 +49,7 @@ class Adaptation(Recorded, ABC):
         """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
     def prepare(self, federation: Federation) -> None:
-        """Reads what the adaptation needs to know from the federation, before any client is scored.
-
-        Raises:
-            UserError: the adaptation is not defined for this federation.
-
-        """
+        """Reads what it needs to know of the federation, before any scores; UserError where it is not defined."""
 
     def check_network(self, network: nn.Module, federation: Federation) -> None:
         """Refuses a network for which the adaptation is not defined, before training; default: none."""
@@ -85,12 +80,6 @@ Grid = Annotated[Sequence[Share], MinLen(1)]
 SelectionSamples = Literal["val", "train"]
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-def sample_losses(personal: PersonalModels, block: Block) -> Tensor:
-    """-log of each label's likelihood under its client's mixture of models, in nats: [n]."""
-    losses = personal.losses(block)  # [n, M]
-    return mixture_losses(personal.mixture.to(losses), losses, block.owner)
 
 
 def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
@@ -173,8 +162,7 @@ class Finetune(Adaptation):
         if self.part == "all":
             return None
         found = split_body_head(network, self.head, "adaptation.head", one_sample(federation, network))
-        names: tuple[str, ...] = getattr(found, self.part)
-        return names
+        return found.head if self.part == "head" else found.body
 
     def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""

@@ -4,23 +4,16 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 6, Figure 4; equation numbers are the paper's.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.adaptation.base import (
-    GRID,
-    Adaptation,
-    Best,
-    Grid,
-    SelectionSamples,
-    sample_losses,
-    selection_losses,
-)
+from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
+from fedem_lightning.em import mixture_losses
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.settings.ranges import Count
@@ -52,13 +45,6 @@ def log_odds(share: Tensor, losses: Tensor) -> Tensor:
     """The log-odds log a / (b p') for a share a = 1 - b [n] and losses -log p' [n]; never 0, which means padding."""
     odds = (share.log() - torch.log1p(-share) + losses).clamp(-LARGEST, LARGEST)
     return torch.where(odds == 0, 1e-30, odds)
-
-
-class Interpolated(NamedTuple):
-    """Solutions of Eq. 10 and 11 for C clients."""
-
-    local: Models  # h_l, [C, 1, ...]
-    share: Tensor  # lambda, float64 [C]
 
 
 class Interpolate(Adaptation):
@@ -99,10 +85,11 @@ class Interpolate(Adaptation):
         local, share = self.fit(algorithm, central, block)
         return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
 
-    def fit(self, algorithm: "FederatedAlgorithm", central: PersonalModels, block: Block) -> Interpolated:
-        """The best h_l and lambda of the grid for each client."""
+    def fit(self, algorithm: "FederatedAlgorithm", central: PersonalModels, block: Block) -> tuple[Models, Tensor]:
+        """The best h_l [C, 1, ...] and lambda of the grid, float64 [C], of each client: Eq. 10 and 11."""
         best, start = Best(), strongest(central)
-        fixed = sample_losses(central, block)  # -log of h_c's probabilities  [n]
+        losses = central.losses(block)  # [n, M]
+        fixed = mixture_losses(central.mixture.to(losses), losses, block.owner)  # -log of h_c's probabilities, [n]
         local = self.tune(algorithm, start, block) if self.objective == "own" else start
         for value in self.lambdas:
             share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
@@ -112,7 +99,7 @@ class Interpolate(Adaptation):
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
             losses = selection_losses(mixed(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
-        return Interpolated(**best.value)  # type: ignore[arg-type]
+        return best.value["local"], best.value["share"]  # type: ignore[return-value]
 
 
 def strongest(personal: PersonalModels) -> Models:

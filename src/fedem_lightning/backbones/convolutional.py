@@ -116,11 +116,9 @@ def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[
     """Channels, height and width of a sample; UserError if samples are no images, or too small for the network."""
     shape = tuple(in_shape)
     fits = len(shape) == 3 and min(shape[1:]) >= at_least
-    require(
-        fits,
-        f"backbone: {network} takes images (channels, height, width) of {at_least} x {at_least} pixels or more, the "
-        f"samples have shape {shape}; backbone=linear and mlp take any",
-    )
+    wanted = f"images (channels, height, width) of {at_least} x {at_least} pixels or more"
+    got = f"the samples have shape {shape}; backbone=linear and mlp take any"
+    require(fits, f"backbone: {network} takes {wanted}, {got}")
     channels, height, width = shape
     return channels, height, width
 

@@ -38,7 +38,7 @@ def class_names(where: str, data: Any, labels: Sequence[str | int]) -> tuple[str
 
 def _texts(names: Any) -> tuple[str, ...] | None:
     """Names as texts; some of ImageNet's are tuples of synonyms."""
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str | tuple) for name in names) or not names:
+    if not names or not isinstance(names, list | tuple) or not all(isinstance(name, str | tuple) for name in names):
         return None
     return tuple(name if isinstance(name, str) else ", ".join(map(str, name)) for name in names)
 
@@ -52,20 +52,18 @@ def joined_by_name(
     (those that are no whole numbers [n] as they are), and the names of all classes, if they have any. UserError: some
     parts have names and others have none; or a label has no name.
     """
-    ys = [y for _, y, _ in parts]
-    named = [(where, names) for where, _, names in parts if names is not None]
+    ys, named = [y for _, y, _ in parts], [(where, y, names) for where, y, names in parts if names is not None]
     if not named or any(y.ndim != 1 or y.dtype.kind not in "iu" for y in ys):
         return ys, None
-    some, first = named[0]
-    for where, y, names in parts:
+    some, _, first = named[0]
+    for where, _, names in parts:
         told = f"{where}: its data set does not name its classes, but that of {some} does ({listed(first, 3)})"
         require(names is not None, f"{told}; all need names, or none")
-        wrong = int(np.argmax((y < 0) | (y >= len(names or ()))))
-        said = f"{where}: label {y[wrong]} at sample {wrong}, but its data set names {len(names or ())} classes"
-        require(0 <= y[wrong] < len(names or ()), f"{said} ({listed(names or (), 3)})")
-    if all(names == first for _, names in named):
+    for where, y, names in named:
+        wrong = int(np.argmax((y < 0) | (y >= len(names))))
+        said = f"{where}: label {y[wrong]} at sample {wrong}, but its data set names {len(names)} classes"
+        require(0 <= y[wrong] < len(names), f"{said} ({listed(names, 3)})")
+    if all(names == first for _, _, names in named):
         return ys, first
-    every = sorted({name for _, names in named for name in names})
-    place = {name: code for code, name in enumerate(every)}
-    codes = (np.array([place[name] for name in names], dtype=np.int64) for _, names in named)
-    return [code[y] for code, y in zip(codes, ys, strict=True)], tuple(every)
+    every = sorted({name for _, _, names in named for name in names})
+    return [np.searchsorted(every, names)[y] for _, y, names in named], tuple(every)

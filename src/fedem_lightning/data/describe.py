@@ -53,10 +53,8 @@ def describe(federation: Federation) -> dict[str, Any]:
         distance = np.abs(own - pooled).sum(axis=1) / 2  # total variation, [T]
         facts["classes"] = f"{int((counts.sum(axis=0) > 0).sum())} of {counts.shape[1]} occur"
         facts["classes a client"] = f"{np.count_nonzero(counts, axis=1).mean():.1f} on average"
-        facts["heterogeneity"] = (
-            f"{np.average(distance, weights=total):.3f} (total variation between a client's labels and "
-            "all, weighted by samples: 0 alike, 1 disjoint)"
-        )
+        meaning = "total variation between a client's labels and all, weighted by samples: 0 alike, 1 disjoint"
+        facts["heterogeneity"] = f"{np.average(distance, weights=total):.3f} ({meaning})"
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     if federation.domains is not None:

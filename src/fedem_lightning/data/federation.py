@@ -69,11 +69,9 @@ class Federation:
         weights = "class weights, from the frequencies of all clients' labels; give numbers"
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
         targets = "the targets' mean and deviation; scale them by public numbers, and set standardize_targets=false"
-        return (
-            *(f"{columns}, and use dataset=npz",) * (self.features is not None),
-            *(weights,) * counted,
-            *(targets,) * (getattr(self.task, "scale", None) is not None),
-        )
+        scaled = getattr(self.task, "scale", None) is not None
+        told = ((f"{columns}, and use dataset=npz", self.features is not None), (weights, counted), (targets, scaled))
+        return tuple(said for said, there in told if there)
 
     def in_units_of(self, task: Task) -> "Federation":
         """The same with the shift and scale of real targets that a model has learned, whatever those of these are."""
@@ -110,12 +108,7 @@ class Federation:
 
     @classmethod
     def from_arrays(
-        cls,
-        x: np.ndarray | Mapping[str, np.ndarray],
-        y: np.ndarray,
-        client: np.ndarray,
-        split: np.ndarray,
-        **more: Any,
+        cls, x: np.ndarray | Mapping[str, np.ndarray], y: np.ndarray, client: np.ndarray, split: np.ndarray, **more: Any
     ) -> "Federation":
         """Makes a federation as `from_samples` does, from x [n, ...], or several such arrays by name, and y [n]."""
         if isinstance(x, Mapping):

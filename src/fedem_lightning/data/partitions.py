@@ -93,10 +93,8 @@ def dirichlet(
             client[positions] = np.repeat(np.arange(n_clients), counts)
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
             return Partition.numbered(client, n_clients, **({"redraws": attempt} if attempt else {}))
-    raise UserError(
-        f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} "
-        f"clients {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha"
-    )
+    said = f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} clients"
+    raise UserError(f"{said} {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha")
 
 
 def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client: PositiveInt = 2) -> Partition:

@@ -39,14 +39,9 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, x: Inputs) -> Tensor:
-        """Probabilities of the classes, or means of y.
+        """Probabilities of the classes [n, Y], for texts [n, L, Y], or means of y [n, k].
 
-        Args:
-            x: samples as the networks take them, [n, *in_shape]; several tensors as a dictionary.
-
-        Returns:
-            [n, Y], or [n, k] in a regression; for texts [n, L, Y].
-
+        x are samples as the networks take them, [n, *in_shape]; several tensors as a dictionary.
         """
         task = self.schema.task
         return task.answer(mixed(task, each_called(self.networks, x), self.weights))
@@ -68,18 +63,11 @@ class ClientModel(nn.Module):
 
 @dataclass
 class ClientModels:
-    """The models of K clients: shared components with their weights, or models of their own.
+    """The models of K clients: shared components with their weights, or models of their own."""
 
-    Args:
-        names: of the clients, [K].
-        personal: their models, of all clients at once.
-        schema: form of the samples, and the task.
-
-    """
-
-    names: tuple[str, ...]
-    personal: PersonalModels
-    schema: Schema
+    names: tuple[str, ...]  # of the clients, [K]
+    personal: PersonalModels  # of all clients at once
+    schema: Schema  # form of the samples, and the task
 
     def __post_init__(self) -> None:
         self._places = {name: k for k, name in enumerate(self.names)}

@@ -86,11 +86,10 @@ def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Mod
     require(isinstance(new, nn.Module), f"backbone: the function returned {new!r:.50}, expected a network")
     _check_network(new)
     mine = {id(parameter) for parameter in trained_parameters(new).values()}
-    require(
-        not any(id(p) in mine for network in earlier for p in trained_parameters(network).values()),
-        "backbone: the function returned networks that share parameters, expected a new network in every call (or "
-        "give the network itself, of which every component is a copy)",
-    )
+    apart = not any(id(p) in mine for network in earlier for p in trained_parameters(network).values())
+    way_out = "give the network itself, of which every component is a copy"
+    said = "backbone: the function returned networks that share parameters, expected a new network in every call"
+    require(apart, f"{said} (or {way_out})")
     return remember_call(new, function)
 
 

@@ -68,12 +68,8 @@ def regularized(covariances: Tensor, amount: float) -> Tensor:
 class GatedMixture(SizedByState, Recorded, nn.Module):
     """sum over m of p(m | x) h_m(x), with weights from a client's joint mixture of inputs and networks.
 
-    The networks and the Gaussians are the same for all clients, and frozen; `joint` is a client's own.
-
-    Args:
-        networks: the M2 networks h_m; it holds copies.
-        task: of the networks; None: it cannot predict yet.
-
+    The M2 networks h_m, of which it holds copies, and the Gaussians are the same for all clients, and frozen; `joint`
+    is a client's own. Without a task it cannot predict yet.
     """
 
     takes_samples = True

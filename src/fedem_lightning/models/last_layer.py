@@ -79,7 +79,8 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
 
 def _ends(outputs: Any) -> set[int]:
     """The ids of the tensors at which the outputs' graph ends."""
-    seen, waiting = set[Any](), {getattr(outputs, "grad_fn", None)} - {None}
+    seen: set[Any] = set()
+    waiting: set[Any] = {getattr(outputs, "grad_fn", None)} - {None}
     while waiting:
         seen |= waiting
         waiting = {following for node in waiting for following, _ in node.next_functions} - seen - {None}

@@ -16,12 +16,8 @@ from fedem_lightning.tasks import OfTask
 class MixtureNetwork(nn.Module):
     """The networks of M components that share all tensors but those of `own`, which are phi.
 
-    Where phi is a linear layer at the end of the network, the layers before it run once for all components.
-
-    Args:
-        components: M networks of one kind; their values are not taken over.
-        own: names of parameters of a component: phi.
-
+    Where phi is a linear layer at the end of the network, the layers before it run once for all components. The
+    components' values are not taken over.
     """
 
     takes_samples = True

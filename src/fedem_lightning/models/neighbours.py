@@ -24,15 +24,10 @@ FAR = 1e30
 
 
 class FeatureMixture(Recorded, nn.Module):
-    """M networks: their mixture (FedEM, Eq. 5), and the features of the one with the largest weight.
+    """M networks, of which it holds copies: their mixture (FedEM, Eq. 5), and the features of the one that weighs most.
 
-    Args:
-        networks: the M networks; it holds copies.
-        layer: name of the layer whose inputs are the features. A network may hold it in several parts: then their
-            features stand side by side.
-        task: of the networks.
-        shared: whether the networks are the same for all clients, so that they are no part of a client's model.
-
+    These are the inputs of `layer`. A network may hold it in several parts: then their features stand side by side.
+    Networks that are `shared`, the same for all clients, are no part of a client's model.
     """
 
     takes_samples = True

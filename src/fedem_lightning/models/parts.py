@@ -34,16 +34,10 @@ def split_body_head(
 ) -> BodyHead:
     """Splits a network's parameters that train, and its buffers.
 
-    Args:
-        network: any module.
-        pattern: a regular expression that is found in the names of the head's tensors; None: the head is the layer that
-            computes the outputs, see `computed_last`.
-        key: the setting that has the pattern, for messages.
-        x: samples [B, ...]; None: without any, the layer that was made last stands for the one that is computed last.
-
-    Raises:
-        UserError: the pattern is no regular expression, one of the two parts has no parameter that trains, or what
-            `computed_last` refuses.
+    `pattern` is a regular expression that is found in the names of the head's tensors; None: the head is the layer that
+    computes the outputs for x [B, ...], see `computed_last`, or without x the layer that was made last. UserError,
+    which begins with `key`: the pattern is no regular expression, one of the two parts has no parameter that trains, or
+    what `computed_last` refuses.
 
     Example:
         >>> split_body_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
@@ -135,15 +129,8 @@ class WithFeatures(Recorded, nn.Module):
     A buffer that is None is no part of the model. Its values come beside a model's tensors, under its name, and have
     leading axes where an engine stacks learners: `by_learner`.
 
-    `forward` takes samples as they are, of several tensors as a dictionary.
-
-    Args:
-        backbone: the user's network.
-        head: a regular expression found in the names of the head's tensors; None: the last layer.
-
-    Raises:
-        UserError: see `find_head`.
-
+    `forward` takes samples as they are, of several tensors as a dictionary. `head` is a regular expression found in the
+    names of the head's tensors; None: the last layer. UserError: see `find_head`.
     """
 
     takes_samples = True
@@ -189,13 +176,7 @@ def model_bytes(component: nn.Module) -> int:
 def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.Module]:
     """The head of `split_body_head` as modules: the name of the first one, and all of it as one module.
 
-    Raises:
-        UserError: there is no body or no head, or the head is neither one module nor the end of an `nn.Sequential`.
-
-    Example:
-        >>> find_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-        ('2', Linear(in_features=3, out_features=2, bias=True))
-
+    UserError: there is no body or no head, or the head is neither one module nor the end of an `nn.Sequential`.
     """
     body, head = split_body_head(network, pattern)
     owners = [name.split(".")[:-1] for name in head]

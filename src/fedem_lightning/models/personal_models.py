@@ -81,14 +81,11 @@ class OwnModels(NamedTuple):
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
         self.backbone.eval()
-        dtype = next(self.backbone.parameters()).dtype
+        dtype, n_models = next(self.backbone.parameters()).dtype, self.mixture.shape[1]
         present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
         for c, x, y in zip(present, parts_of(block.x(dtype), counts), block.y().split(counts), strict=True):
-            models = (
-                {name: arranged(t[c, m], t.device) for name, t in self.models.items()}
-                for m in range(self.mixture.shape[1])
-            )
-            yield c, [call_with(self.backbone, model, x) for model in models], y
+            states = ({n: arranged(t[c, m], t.device) for n, t in self.models.items()} for m in range(n_models))
+            yield c, [call_with(self.backbone, state, x) for state in states], y
 
 
 PersonalModels = SharedModels | OwnModels

@@ -72,14 +72,12 @@ def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
 
 def only(models: ClientModels, name: str) -> ClientModels:
     """One client's model, without the other clients' names and numbers of samples; UserError if there is none."""
-    row = models.place(name)
+    row, t = models.place(name), models.schema.place(name)
     if row is None:
-        known = models.schema.place(name) is not None
-        require(not known, f"--client: {name} took no part in training; personalize it first, and export that file")
+        require(t is None, f"--client: {name} took no part in training; personalize it first, and export that file")
         close = difflib.get_close_matches(name, models.names, n=3)
         some = f"the closest: {', '.join(close)}" if close else f"e.g. {', '.join(models.names[:3])}"
         raise UserError(f"--client: {name} is none of the {len(models.names)} clients with a model; {some}")
-    t = models.schema.place(name)
     n_train = torch.zeros(1, dtype=torch.int64) if t is None else models.schema.n_train[t : t + 1]
     schema = replace(models.schema, names=(name,), seen=torch.tensor([True]), n_train=n_train)
     return ClientModels((name,), models.of(torch.tensor([row])), schema)

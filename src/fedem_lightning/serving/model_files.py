@@ -83,10 +83,10 @@ def checkpoint_of(path: Path) -> Path:
     if path.is_file():
         return path
     require(path.is_dir(), f"{path}: no such run or file")
-    runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
     if not (path / "checkpoints").is_dir():
-        require(not runs, f"{path}: a folder of {len(runs)} runs, expected one of them, e.g. {runs[0] if runs else ''}")
-        raise UserError(f"{path}: no checkpoint here; expected a run's folder or a .ckpt file")
+        runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
+        some = f"a folder of {len(runs)} runs, expected one of them, e.g. {runs[0]}" if runs else "no checkpoint here"
+        raise UserError(f"{path}: {some}; expected a run's folder or a .ckpt file")
     best = path / "checkpoints" / BEST
     found = best if best.exists() else newest_checkpoint(path)
     if found is None:
