@@ -34,31 +34,21 @@ _FROM_FILE = {"pretrained": False, "path": None}
 _TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
     "Agnostic.initial_weights": "uniform",
-    "ClientAdam.lr_warmup_rounds": None,
-    "ClientAdamW.lr_warmup_rounds": None,
-    "ClientSGD.lr_warmup_rounds": None,
+    **{f"{kind}.lr_warmup_rounds": None for kind in ("ClientAdam", "ClientAdamW", "ClientSGD")},
     "ClientSGD.nesterov": False,
     "Clustered.max_depth": 5,
     "Clustered.unseen": "tree",
     "Dapper.proxy": None,
     "Dapper.source": "pool",
-    "FLoRAL.personalize_epochs": None,
-    "FeatureMixture.features": "strongest",
+    **{f"{kind}.personalize_epochs": None for kind in ("FLoRAL", "FedBN", "FedPer", "FedRoD", "LGFedAvg")},
+    **{f"{kind}.features": "strongest" for kind in ("FeatureMixture", "KNN")},
     "FedALA.max_passes": 100,
-    "FedBN.personalize_epochs": None,
-    "FedPer.personalize_epochs": None,
-    "FedRoD.personalize_epochs": None,
-    "KNN.features": "strongest",
-    "LGFedAvg.personalize_epochs": None,
     "LoRA.scale": None,
     "PerFedAvg.personalize_steps": 1,
     "Pretrained.cache": True,
     "ShiftedExponentialNetwork.t_dl": 1.0,
-    "UserCentric.compared": None,
-    "UserCentric.max_streams": 20,
-    "UserCentric.members_only": False,
-    "UserCentric.refresh_every": None,
-    "UserCentric.warmup_rounds": 0,
+    **{"UserCentric.compared": None, "UserCentric.max_streams": 20, "UserCentric.members_only": False},
+    **{"UserCentric.refresh_every": None, "UserCentric.warmup_rounds": 0},
     **{
         f"{kind}.{name}": default
         for kind in ("FedEM", "FedRC")
@@ -84,16 +74,9 @@ LAST = "45f9539f"
 def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     """The value of a recipe, which may come from elsewhere: nothing is called but what `find` allows.
 
-    Args:
-        made_of: the recipe: numbers, texts, None, and lists and dictionaries of them; the user's network in it, which
-            no file can hold, stays.
-        trusted: the user's packages, whose classes may be made as well.
-        key: name of the argument, for messages.
-
-    Raises:
-        UserError: the recipe names something that cannot be made again, or that is not allowed; or it holds something
-            else than plain values.
-
+    The recipe has numbers, texts, None, and lists and dictionaries of them; the user's network in it, which no file can
+    hold, stays. Classes of the `trusted` packages may be made as well; `key` is the argument's name, for messages.
+    UserError: it names something that cannot be made again, or is not allowed; or it holds other values.
     """
     if is_plain(made_of) or isinstance(made_of, nn.Module):
         return made_of
@@ -183,10 +166,7 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "") -> Callable[...,
     A file may name the `Checked` classes and `recorded` functions of this package that fit the key, networks and
     optimisers of torch, and what the user's packages define: classes, and functions of a module that is trusted by its
     own name. What a module has only imported is never found. No other module is imported: to import one is to run it.
-
-    Raises:
-        UserError: the path means none of these.
-
+    UserError: the path means none of these.
     """
     require(isinstance(path, str), f"{key}: the file's _target_ is no text")
     if path == _TIMM:  # makes networks by their names

@@ -128,10 +128,9 @@ def _of_classes(classes: dict[str, Any]) -> dict[str, Any]:
 
 def _of_mixture(run: Run) -> dict[str, Any]:
     """The clients' mean entropy -sum_m pi_m ln pi_m in nats, unused components, and what is known of true groups."""
-    seen, unseen = run.weights(), run.weights("unseen")
-    found = (
-        {} if seen is None else {"components": seen.shape[1], "dead": len(run.results["components"].get("dead", ()))}
-    )
+    seen, unseen, found = run.weights(), run.weights("unseen"), dict[str, Any]()
+    if seen is not None:
+        found = {"components": seen.shape[1], "dead": len(run.results["components"].get("dead", ()))}
     for key, pi in zip(ENTROPIES, (seen, unseen), strict=True):
         found[key] = None if pi is None else special.entr(pi).sum(axis=1).mean()
     known = {key: run.results["recovery"].get(key) for key in _RECOVERY}

@@ -47,8 +47,7 @@ def make_report(chosen: argparse.Namespace) -> None:
     for table in report.tables:
         table.intervals = chosen.intervals
     report.columns = chosen.columns
-    settings = [table.setting for table in report.tables]
-    report.pairs = compared(settings, chosen.compare) if chosen.compare else []
+    report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
         report.figures, notes = figures_of(report.tables, chosen.figures, report.pairs)
         report.left_out += notes
@@ -85,24 +84,17 @@ def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
         else:
             good.append(run)
     settings, repeated = group_runs(good)
-    unreadable = [
-        f"{one_line(run.folder)}: {' and '.join(run.unreadable)} cannot be read, so what needs it is missing"
-        for run in good
-        if run.unreadable
-    ]
-    lines = [*skipped, *unreadable, *repeated]
-    return Report([scores_table(setting, papers) for setting in settings], left_out=lines)
-
-
-_UNLIMITED = 500
-"""Letters of a line where the output is no terminal."""
+    for run in good:
+        if names := " and ".join(run.unreadable):
+            skipped.append(f"{one_line(run.folder)}: {names} cannot be read, so what needs it is missing")
+    return Report([scores_table(setting, papers) for setting in settings], left_out=[*skipped, *repeated])
 
 
 def print_parts(parts: Iterable[Text | RichTable]) -> None:
     """Prints texts and tables; no number is cut, so lines of a narrow terminal may wrap."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, _UNLIMITED)
+        console.width = max(console.width, 500)
     for part in parts:
         width = max(console.width, console.measure(part).minimum)
         console.print(part, soft_wrap=isinstance(part, Text), width=None if isinstance(part, Text) else width)

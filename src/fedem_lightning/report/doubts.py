@@ -17,13 +17,9 @@ UNFINISHED = "†"
 
 def unchosen(group: Group) -> list[str]:
     """Whose learning rate nobody chose for a row's data: the row's name, or "ADAPTATION of NAME"."""
-    found = [
-        f"{one_line(rate['of'])} of {shorten(group.name)}" if number else shorten(group.name)
-        for run in group.runs
-        for number, rate in enumerate(run.results.get("learning_rates") or [])
-        if rate["chosen_by"] in UNCHOSEN
-    ]
-    return list(dict.fromkeys(found))
+    rates = [pair for run in group.runs for pair in enumerate(run.results.get("learning_rates") or [])]
+    whose = [f"{one_line(rate['of'])} of " * (n > 0) for n, rate in rates if rate["chosen_by"] in UNCHOSEN]
+    return [of + shorten(group.name) for of in dict.fromkeys(whose)]
 
 
 def finished(group: Group) -> bool | None:
@@ -67,9 +63,8 @@ def _unfinished_line(group: Group) -> str:
     planned = planned if isinstance(planned, int) else rounds
     more = [f"trainer.max_epochs={2 * max(rounds, planned)}"]
     patience = first.config.get("callbacks.best_round.patience")
-    more += (
-        [f"callbacks.best_round.patience={2 * patience}"] if rounds < planned and patience else []
-    )  # it has ended it
+    if rounds < planned and patience:  # it has ended it
+        more.append(f"callbacks.best_round.patience={2 * patience}")
     words = shlex.split(str(first.results.get("command") or ""))[3:]  # without python -m fedem_lightning
     kept = [word for word in words if word.partition("=")[0] not in [key.partition("=")[0] for key in more]]
     command = resume_command(first.folder.absolute(), [*kept, *more]) if words else f"Trainer(max_epochs={2 * rounds})"

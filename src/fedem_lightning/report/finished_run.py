@@ -162,11 +162,7 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     """All runs at any depth below `folders`, each once and sorted by path, and a line for each that cannot be read.
 
     A run is a folder with results.json or .hydra/config.yaml. A folder without a run, and one that cannot be opened,
-    have a line, too. Links to folders are not followed.
-
-    Raises:
-        UserError: a folder is missing.
-
+    have a line, too. Links to folders are not followed. UserError: a folder is missing.
     """
     places: dict[Path, Path] = {}
     runs: list[Run] = []

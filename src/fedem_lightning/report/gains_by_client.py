@@ -21,13 +21,9 @@ ENOUGH_SEEDS = 5
 
 
 def mcnemar(only_a: np.ndarray, only_b: np.ndarray) -> np.ndarray:
-    """McNemar's exact test for each client, float64 [T].
-
-    Args:
-        only_a, only_b: numbers of samples that only the one model, and only the other one, predicts well, int64 [T].
+    """McNemar's exact test for each client, float64 [T], by how many samples one model alone predicts well, int64 [T].
 
     Source: scipy.stats.binomtest(only_a, only_a + only_b), here for all clients at once.
-
     """
     return np.minimum(1.0, 2 * special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5))
 
@@ -62,21 +58,14 @@ def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, s
 
     The best row of a column is compared with every other row by Student's paired test over the seeds that all rows
     share; the largest p-value is the column's, because the best row has to be better than all others. Holm's procedure
-    then holds the columns of a table together.
-
-    Args:
-        columns: for each column of the table the scores by seed and label; sign: 1 if higher ones are better, else -1.
-
-    Returns:
-        For each column at most one label, and a note if the rows share fewer than five seeds.
-
+    then holds the columns of a table together. It returns for each of the columns, which have scores by seed and label,
+    at most one label, and a note if the rows share fewer than five seeds.
     """
     several = {key: sign * scores for key, scores in columns.items() if scores.shape[1] > 1}
     n_shared = max((len(scores.dropna()) for scores in several.values()), default=ENOUGH_SEEDS)
     if n_shared < ENOUGH_SEEDS:
-        return {}, [
-            f"no row is bold: that takes a test over {ENOUGH_SEEDS} seeds that all rows share; these share {n_shared}"
-        ]
+        takes = f"that takes a test over {ENOUGH_SEEDS} seeds that all rows share; these share {n_shared}"
+        return {}, [f"no row is bold: {takes}"]
     tested = sorted(((key, *_best(scores)) for key, scores in several.items()), key=lambda found: found[2])
     bold = {}
     for i, (key, label, p) in enumerate(tested):
@@ -141,11 +130,9 @@ def _p_values(a: Run, b: Run) -> np.ndarray | None:
 
 
 def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
-    """The shares of the clients of `compare_clients` by the sign of their gain, and by what their own samples show.
+    """The shares of the clients of `compare_clients` by their gain: better, worse, equal; beyond chance: gains, loses.
 
-    Returns:
-        better, worse, equal; gains, loses: beyond chance, NaN if no client could be tested.
-
+    The last two are NaN if no client could be tested alone.
     """
     gain, p = clients.loc[clients["gain"].notna(), ["gain", "p"]].to_numpy().T
     sure = np.nan if np.isnan(p).all() else p < CHANCE_LEVEL

@@ -30,15 +30,7 @@ CAVEAT = (
 
 
 class Papers:
-    """The published numbers.
-
-    Args:
-        table: the table to compare with, a name of `names`; None: the tables that fit a run.
-
-    Raises:
-        UserError: there is no such table.
-
-    """
+    """The published numbers: those of one table, a name of `names` (else UserError), or of all that fit a run."""
 
     def __init__(self, table: str | None = None) -> None:
         text = (files(__package__) / "papers.csv").read_text(encoding="utf-8")

@@ -22,29 +22,17 @@ _N_SHOWN = 6
 
 @dataclass
 class Table:
-    """A table, independent of the output format.
-
-    Args:
-        setting: the setting that is compared.
-        columns: the columns that have numbers, by key.
-        seeds: the values of every run, by label and seed.
-        mean, std: means and standard deviations (ddof 1) over seeds, by column and label; NaN if a seed has no value.
-        leaders: the label of the row that is best beyond chance, by key of the column.
-        notes: lines below the table, such as sources.
-        warnings: further lines, about what makes the table less sure.
-        intervals: whether the column of 95 % intervals is shown after the test scores.
-
-    """
+    """A table, independent of the output format."""
 
     setting: Setting
-    columns: dict[str, Column]
-    seeds: pd.DataFrame
-    mean: _Values
-    std: _Values
-    leaders: dict[str, str]
-    notes: list[str]
-    warnings: list[str]
-    intervals: bool = False
+    columns: dict[str, Column]  # those that have numbers, by key
+    seeds: pd.DataFrame  # the values of every run, by label and seed
+    mean: _Values  # over seeds, by column and label; NaN if a seed has no value
+    std: _Values  # standard deviations (ddof 1), likewise
+    leaders: dict[str, str]  # the label of the row that is best beyond chance, by key of the column
+    notes: list[str]  # lines below the table, such as sources
+    warnings: list[str]  # further lines, about what makes the table less sure
+    intervals: bool = False  # whether the column of 95 % intervals is shown after the test scores
 
     @property
     def title(self) -> str:

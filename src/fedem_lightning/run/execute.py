@@ -56,13 +56,8 @@ def run(
 ) -> dict[str, Any]:
     """Trains, evaluates and reports; the user has typed `overrides`, and `flags` of Hydra, which made `choices`.
 
-    Returns:
-        The content of results.json; empty in processes other than the first.
-
-    Raises:
-        UserError: the user's input is wrong; no file has been overwritten.
-        Interrupted: Ctrl-C or SIGTERM has stopped the run.
-
+    It returns the content of results.json; {} in processes other than the first. UserError: the user's input is wrong,
+    and no file has been overwritten; Interrupted: Ctrl-C or SIGTERM has stopped the run.
     """
     start = time.perf_counter()
     quieten()
@@ -80,7 +75,10 @@ def run(
         except (KeyboardInterrupt, SystemExit):  # the latter is Lightning's answer to the former
             if is_worker_rank():
                 return {}
-            raise Interrupted(_stopped(folder, resume_command(folder, overrides, flags))) from None
+            newest, command = newest_checkpoint(folder), resume_command(folder, overrides, flags)
+            if newest is None:
+                raise Interrupted(f"stopped before the first checkpoint; start again with: {command}") from None
+            raise Interrupted(f"stopped; continue after round {rounds_of(newest)} with: {command}") from None
         except Exception:
             time.sleep(_PATIENCE if is_worker_rank() else 0)
             raise
@@ -120,7 +118,9 @@ def _run(
     writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
     try:
         if writes:
-            _begin(folder, config, overrides, trainer, done)
+            rows_of(trainer).begin(done)
+            begin_folder(folder, config, overrides)
+            (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
         if trainer.is_global_zero:
             announce(config, folder, model, data, trainer)
             for line in lines:
@@ -155,13 +155,6 @@ def _planned_privacy(model: FederatedAlgorithm, n_clients: int, rounds: int) -> 
     return [] if private is None else [f"planned {privacy_line(private, n_clients)}"]
 
 
-def _begin(folder: Path, config: DictConfig, overrides: list[str], trainer: pl.Trainer, done: int) -> None:
-    """Prepares the files that grow with the rounds, and says by which configuration they do."""
-    rows_of(trainer).begin(done)
-    begin_folder(folder, config, overrides)
-    (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
-
-
 def _train_and_test(
     trainer: pl.Trainer, model: FederatedAlgorithm, data: FederatedDataModule, checkpoint: Path | None
 ) -> None:
@@ -191,14 +184,6 @@ def _end_other_processes(trainer: pl.Trainer) -> None:
     for process in ended:
         process.kill()
         process.wait()
-
-
-def _stopped(folder: Path, command: str) -> str:
-    """The line that a run ends with after a signal."""
-    newest = newest_checkpoint(folder)
-    if newest is None:
-        return f"stopped before the first checkpoint; start again with: {command}"
-    return f"stopped; continue after round {rounds_of(newest)} with: {command}"
 
 
 def _report(

@@ -62,7 +62,7 @@ def draw_figures(
         for stem, (words, figure) in figures.items():
             if figure is not None:
                 drawn.append(folder / f"{stem}.png")
-                figure.suptitle("\n".join(drawn_text(part) for line in (words, run) for part in _broken(line)))
+                figure.suptitle("\n".join(part for line in (words, run) for part in _broken(line)))
                 with replacing(drawn[-1]) as temporary:
                     figure.savefig(temporary, dpi=150, format="png")
     return drawn
@@ -70,8 +70,7 @@ def draw_figures(
 
 def _broken(text: str) -> list[str]:
     """The lines of a title; the longest is cut."""
-    line = one_line(text)
-    return textwrap.wrap(line if len(line) <= 120 else f"{line[:119]}…", _TITLE_LETTERS)
+    return textwrap.wrap(drawn_text(text, 120), _TITLE_LETTERS)
 
 
 def legend_below(figure: Figure) -> None:

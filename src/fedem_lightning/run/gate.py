@@ -7,11 +7,11 @@ that cost nothing, such as optimisers and an adaptation, are made once, so that 
 import difflib
 import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import MinLen
+from annotated_types import MinLen, Predicate
 from hydra.utils import instantiate
 from matplotlib.colors import is_color_like
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -47,6 +47,7 @@ _OWN: dict[str, Any] = {
 }
 _OTHER_VALUES = {"trainer": TRAINER, "algorithm": {"batch_size": PositiveInt | Literal["auto"]}}
 """What a configuration may give other than what the annotations of the class say."""
+_COLOUR = Annotated[str, Predicate(is_color_like), "a colour of Matplotlib, such as teal or #117733"] | None
 _MAY_MISS = ("run_dir", "n_components")
 _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "engine", "network.")
 """What stands under these keys is made for a try."""
@@ -65,22 +66,21 @@ def check_configuration(config: DictConfig) -> None:
     written = OmegaConf.to_yaml(config, resolve=False)
     known = _reads(f"{written}{shipped('algorithm')}{shipped('adaptation')}")
     for key, value in flatten({part: values[part] for part in ("learning_rates", "method_settings")}).items():
-        near = difflib.get_close_matches(key, known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        require(key in known, f"{key}: no such key{meant}")
+        require(key in known, f"{key}: no such key{_meant(key, known)}")
         if key.startswith("learning_rates."):
             AllowedValues(Positive | None).check(key, value)
-    colour = (values.get("algorithm") or {}).get("color")
-    known_colour = colour is None or (isinstance(colour, str) and is_color_like(colour))
-    require(
-        known_colour, f"algorithm.color: expected a colour of Matplotlib, such as teal or #117733, got {given(colour)}"
-    )
+    AllowedValues(_COLOUR).check("algorithm.color", (values.get("algorithm") or {}).get("color"))
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
-        near = difflib.get_close_matches(str(key), [*_OWN, *GROUPS, "experiment"], n=1)
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
-        require(read is not None, f"{key}: nothing reads this key" + (f"; did you mean {near[0]}?" if near else ""))
+        meant = _meant(str(key), [*_OWN, *GROUPS, "experiment"])
+        require(read is not None, f"{key}: nothing reads this key{meant}")
     for group in GROUPS:
         check_group(group, values.get(group))
+
+
+def _meant(word: str, words: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _reads(text: str) -> list[str]:
@@ -109,10 +109,8 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
         path = f"{key}.{name}"
         if name.startswith("_") or (key == "backbone" and value is None) or path in LOOKS:
             continue  # a null of the backbone's is for the data to say
-        near = difflib.get_close_matches(name, known.keys() - {*handed}, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        taken = name not in handed and (takes.open or name in known)
-        require(taken, f"{path}: {part['_target_'].rpartition('.')[2]} takes no such argument{meant}")
+        taken, kind = name not in handed and (takes.open or name in known), part["_target_"].rpartition(".")[2]
+        require(taken, f"{path}: {kind} takes no such argument{_meant(name, known.keys() - {*handed})}")
         if not _check_within(path, value) and name in known:
             known[name].check(path, value)
     if key.startswith(_CHEAP):
@@ -149,11 +147,8 @@ def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
 
     Keys of the choice that the class does not take are removed, unless the user has typed them; so are the default's
     local steps where somebody has set `algorithm.local_epochs`. Rates that were chosen for SGD do not count for another
-    optimiser: its rate is one that the user has typed, or its default.
-
-    Returns:
-        {"backbone": "Net"}, the name that replaces the choice's; {}: the network is a choice.
-
+    optimiser: its rate is one that the user has typed, or its default. It returns {"backbone": "Net"}, the name that
+    replaces the choice's; {}: the network is a choice.
     """
     typed = {word.lstrip("+").partition("=")[0] for word in overrides}
     steps, passes = "algorithm.local_steps", "algorithm.local_epochs"

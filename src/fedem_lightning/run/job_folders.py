@@ -53,22 +53,20 @@ def _begin(config: DictConfig, part: str) -> None:
     chosen = not OmegaConf.is_missing(config, "run_dir") or not OmegaConf.is_interpolation(options, "dir")
     if chosen or is_worker_rank():
         return
-    named = options.dir
-    for number in itertools.count(1):
-        folder = named if number == 1 else f"{named}_{number}"
+    named = folder = options.dir
+    numbers = itertools.count(2)
+    while True:
         try:
             Path(folder).mkdir(parents=True)
             break
         except FileExistsError:
-            continue
+            folder = f"{named}_{next(numbers)}"
         except OSError:  # Hydra says it
             return
     _made = Path(os.path.abspath(folder))
-    with read_write(config.hydra):
+    with read_write(config.hydra):  # the jobs of a sweep are composed anew, from the overrides
         options.dir = folder
-        config.hydra.overrides.hydra.append(
-            f"hydra.{part}.dir={_quoted(folder)}"
-        )  # the jobs of a sweep are composed anew
+        config.hydra.overrides.hydra.append(f"hydra.{part}.dir={_quoted(folder)}")
 
 
 def _quoted(text: str) -> str:

@@ -21,16 +21,12 @@ WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fr
 class Rate(NamedTuple):
     """A learning rate of a run.
 
-    Args:
-        of: the algorithm or the adaptation, by name.
-        rate: the rate.
-        chosen_by: "command"; "learning_rates": the user; "chosen_for": a file of the package or of the user, on
-            validation data of these data and this network; "other_data": such a file for others; "configuration":
-            another key of the configuration; None: nobody, it is the default.
-
+    It was chosen by "command"; "learning_rates": the user; "chosen_for": a file of the package or of the user, on
+    validation data of these data and this network; "other_data": such a file for others; "configuration": another key
+    of the configuration; None: nobody, it is the default.
     """
 
-    of: str
+    of: str  # the algorithm or the adaptation, by name
     rate: float
     chosen_by: str | None
 
@@ -84,11 +80,7 @@ def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictCon
 def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
     """How to choose the learning rates that nobody chose for a run's data: by a command, if it has validation samples.
 
-    The clients' rate is tuned too, unless the command line gives it.
-
-    Raises:
-        UserError: this is such a command, and the data have none.
-
+    The clients' rate is tuned too, unless the command line gives it. UserError: this is such a command without them.
     """
     tunes = any(word.lstrip("+").startswith("tune=") for word in overrides)
     if not len(data.federation.splits["val"]):

@@ -19,11 +19,8 @@ class RoundCSVLogger(Logger):
     """Writes metrics.csv with one row for each round; a resumed run replaces the rows that it computes again.
 
     Scores of `Trainer.validate` and `Trainer.test` belong to no round and are left out. Lightning's CSVLogger removes
-    the file that it finds, and a kill may leave half of the one that it writes.
-
-    Args:
-        path: the .csv file. Its first column is `round`. A cell is empty if the metric was not computed in that round.
-
+    the file that it finds, and a kill may leave half of the one that it writes. The first column is `round`; a cell is
+    empty if the metric was not computed in that round.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -53,10 +53,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "convergence": convergence(algorithm.whole_run[1]),
         **_compared_rounds(algorithm),
         **algorithm.diagnostics,
-        "seconds": {
-            "training": statistics.training_seconds,
-            "per_round": median(seconds) if seconds else None,
-        },
+        "seconds": {"training": statistics.training_seconds, "per_round": median(seconds) if seconds else None},
         "communication": {
             "up_bytes": statistics.up_bytes,
             "down_bytes": statistics.down_bytes,

@@ -32,11 +32,7 @@ LOCK = ".fedem_lightning.lock"
 def only_run_in(folder: Path) -> Iterator[None]:
     """Within it no other process can run in this folder; the first process of several takes the lock for all.
 
-    The system drops the lock when the process ends, however it ends.
-
-    Raises:
-        UserError: another process has the lock, or the folder cannot be written to.
-
+    The system drops the lock when the process ends. UserError: another one has it, or the folder cannot be written to.
     """
     if is_worker_rank():
         yield
@@ -126,9 +122,7 @@ def leave_folder(folder: Path, before: Sequence[Path]) -> None:
 def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
     """The file to resume from: `ckpt_path` itself, or for "auto" the intact one with the most rounds in `folder`.
 
-    Raises:
-        UserError: the given file is missing or unreadable; or the run in `folder` cannot go on from it.
-
+    UserError: the given file is missing or unreadable; or the run in `folder` cannot go on from it.
     """
     if ckpt_path is None:
         return None
@@ -166,12 +160,9 @@ def rounds_of(path: Path) -> int:
 
 
 def check_checkpoint(path: Path, model: FederatedAlgorithm, federation: Federation) -> None:
-    """Refuses a checkpoint of another experiment: what would follow is not the run that its configuration says.
+    """Refuses a checkpoint of another experiment, with other tensors, settings or federation: UserError.
 
-    Raises:
-        UserError: its tensors or its settings are not those of `model`, or it was trained on another federation. What
-            training does not depend on may differ.
-
+    What training does not depend on may differ.
     """
     checkpoint = read_checkpoint(path)
     check_tensors(checkpoint, model, str(path))

@@ -18,11 +18,8 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
     adapted = results.get("adaptation") or "none"
     implied = adapted in ("none", implied_adaptation(results["algorithm"]))
     name = results["algorithm"] + ("" if implied else f"+{adapted}")
-    title = (
-        f"{one_line(method_title(name, method))} on "
-        + "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
-    )
-    table = Table(title=title)
+    where = "{dataset} ({backbone}), {rounds} rounds, seed {seed}".format(**results)
+    table = Table(title=f"{one_line(method_title(name, method))} on {where}")
     measure, factor, unit = headline(results["train"])
     table.add_column(unit)
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")

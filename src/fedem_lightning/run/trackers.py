@@ -31,15 +31,11 @@ _PACKAGES = {
     "MLFlowLogger": ("mlflow", "sqlalchemy"),
 }
 """What Lightning's loggers import, by their class."""
-_CLOSED = "wandb's last round"
-"""Key of trackers.json: what W&B had when it was closed."""
-MOST_ROWS = 10_000
-"""Rows of the clients' table, as many as W&B shows."""
-LONGEST = 64
-"""Letters of a name; W&B refuses longer tags."""
+_CLOSED = "wandb's last round"  # key of trackers.json: what W&B had when it was closed
+MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
+LONGEST = 64  # letters of a name; W&B refuses longer tags
 _NOT_NAMED = {"seed", "run_dir", "ckpt_path", "data_dir", "engine", "trainer", "logger", "callbacks", "hydra"}
-"""Keys that are no part of a run's name where the user has typed them, because nothing of the results depends on them
-or the name has them already."""
+"""Typed keys that are no part of a run's name: results do not depend on them, or the name has them already."""
 
 
 class Trackers(pl.Callback):
@@ -47,17 +43,7 @@ class Trackers(pl.Callback):
 
     The rows are those of metrics.csv. A resumed run continues the same run of each logger, whose id is in
     trackers.json, after its newest row; a logger that the run did not have before gets all rows. The first process
-    alone sends.
-
-    Args:
-        config: the composed configuration.
-        folder: of the run.
-        choices: choices of the groups algorithm, adaptation, dataset and, if there is one, experiment, by name.
-        overrides: what the user typed.
-
-    Raises:
-        UserError: a package is missing, or a logger cannot be made.
-
+    alone sends. UserError: a package is missing, or a logger cannot be made.
     """
 
     def __init__(self, config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: Sequence[str]) -> None:
@@ -184,10 +170,9 @@ class Trackers(pl.Callback):
 
 def _ids(folder: Path) -> dict[str, str]:
     try:
-        found = json.loads(regular(folder / "trackers.json").read_text())
-    except (OSError, ValueError):
+        return dict(json.loads(regular(folder / "trackers.json").read_text()))
+    except (OSError, ValueError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _wandb_mode(options: Mapping[str, Any]) -> str:
@@ -232,10 +217,8 @@ def best_scores(results: Mapping[str, Any]) -> dict[str, float]:
 def named_scores(results: Mapping[str, Any]) -> dict[str, float]:
     """The finite scores of results.json, by the names that metrics.csv and `Trainer.test` give them.
 
-    Returns:
-        test/accuracy (weighted by training samples), test/accuracy_mean, test/accuracy_worst, ...; test_unseen/... of
-        unseen and test_honest/... of honest clients.
-
+    They are test/accuracy (weighted by training samples), test/accuracy_mean, ...; test_unseen/... of unseen and
+    test_honest/... of honest clients.
     """
     populations = {"": results, "_unseen": results.get("unseen") or {}, "_honest": results.get("honest") or {}}
     found = {

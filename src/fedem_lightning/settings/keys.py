@@ -22,8 +22,8 @@ NAMED = ("callbacks", "logger", "network")
 """Groups that hold several parts by name, or none."""
 HANDED = {
     "algorithm": (
-        *("backbone", "n_clients", "adaptation", "engine", "networks", "aggregation", "compression", "faults"),
-        "seed",
+        *("backbone", "n_clients", "adaptation", "engine", "networks"),
+        *("aggregation", "compression", "faults", "seed"),
     ),
     "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),
 }
@@ -56,17 +56,8 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *(
-        "engine",
-        "callbacks",
-        "logger",
-        "hydra",
-        "scores",
-        "data_dir",
-        "dataset.data_dir",
-        "dataset.drop_empty",
-        *FINDS_RUN,
-    ),
+    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir", "dataset.drop_empty"),
+    *FINDS_RUN,
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""

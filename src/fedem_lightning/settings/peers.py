@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from fedem_lightning.settings.keys import choices, shipped
 
-_SERVER = {name: f"fedavg algorithm/server_optimizer={name}" for name in ("fedadam", "fedyogi", "fedadagrad")}
 SAME = {
     **{name: "per_fedavg" for name in ("peravg", "perfedavgfo", "fedmaml", "reptile")},
     **{name: "fedavg_plus" for name in ("fedavgft", "fedavgfinetune", "finetune", "ft")},
@@ -14,8 +13,8 @@ SAME = {
     **{name: "clustered" for name in ("cfl", "clusteredfl")},
     **{name: "local" for name in ("localonly", "standalone", "separate")},
     **{name: "fedavg aggregation=multi_krum" for name in ("krum", "multikrum")},
-    **_SERVER,
-    "fedopt": _SERVER["fedadam"],
+    **{name: f"fedavg algorithm/server_optimizer={name}" for name in ("fedadam", "fedyogi", "fedadagrad")},
+    "fedopt": "fedavg algorithm/server_optimizer=fedadam",
     "fedavgm": "fedavg +algorithm.server_optimizer.momentum=0.9",
     "fedmedian": "fedavg aggregation=median",
     "fedtrimmedavg": "fedavg aggregation=trimmed_mean",
@@ -34,10 +33,8 @@ NEAREST = {
     **{name: "fedper" for name in ("fedas", "fedaws", "fedcp", "gpfl")},
     **{name: "fedrep" for name in ("fedpac", "flute")},
     **{name: "fedrod" for name in ("feddbe", "fedlogit")},
-    **{
-        name: "fedproto"
-        for name in ("fedgh", "fedpcl", "fedtgp", "fednh", "fedhp", "fd", "feddistill", "fedmd", "fedgen")
-    },
+    **{name: "fedproto" for name in ("fedgh", "fedpcl", "fedtgp", "fednh", "fedhp", "fd", "feddistill")},
+    **{name: "fedproto" for name in ("fedmd", "fedgen")},
     **{name: "ditto" for name in ("fml", "fedkd")},
     **{name: "apfl" for name in ("superfed", "pflda")},
     "fedcross": "fedavg_ensemble",
