@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.report.finished_run import read_config
 from fedem_lightning.run.gate import check_configuration
-from helpers.commands import CONFIG_DIR, call
+from helpers.commands import CONFIG_DIR, call, composed
 from helpers.runs import leave_undrawn
 
 FILES: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "experiment").glob("*.yaml"))}
@@ -20,11 +19,6 @@ CASES = [(name, case) for name, file in FILES.items() for case in file.get("case
 OF_DATA = {"cifar100": ["dataset=cifar100"], "concept_shift of user_centric": ["dataset=cifar10"]}
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algorithm").glob("*.yaml"))
 DIGITS = ["+experiment=digits", "trainer.max_epochs=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose("config", list(overrides))
 
 
 @pytest.mark.parametrize(("experiment", "case"), CASES)
@@ -42,13 +36,10 @@ def test_an_experiment_says_for_what_its_rates_were_chosen(experiment: str, case
     [
         (["algorithm=fedavg"], 1.0),
         (["algorithm=fedavg", "backbone=mlp"], 0.1),
-        (["algorithm=fedavg", "dataset=npz"], 0.1),
         (["algorithm=ditto", "learning_rates.ditto=0.7"], 0.7),
-        (["algorithm=fedavg", "learning_rates.fedavg=0.7"], 0.7),
         (["+experiment=digits", "algorithm=fedavg"], 0.316),
         (["+experiment=femnist", "algorithm=fedavg"], 0.0316),
         (["+experiment=femnist", "algorithm=fedavg", "fidelity=reference"], 0.03),
-        (["+experiment=femnist", "algorithm=fedavg_ensemble"], 0.0316),
         (["+experiment=digits", "algorithm=hypcluster", "default_lr=0.5"], 0.5),
     ],
 )
@@ -117,7 +108,7 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     assert "0.3 of fedavg_plus, chosen on the command line; 0.1 of finetune, the default, nobody chose it for" in said
     assert command.endswith(" 'adaptation.client_optimizer.lr=tag(log,interval(0.001,10))'")
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
-    assert "learning rate" not in capsys.readouterr().out
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate")]
     assert json.loads((tmp_path / "mocha" / "results.json").read_text())["learning_rates"] == []
 
 

@@ -10,7 +10,6 @@ import torch
 
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
 from fedem_lightning.aggregation import Sent, WeightedMean
-from fedem_lightning.local_solver import Batches, shuffled_batches
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, three_rounds_of_fedem, vector
 from helpers.federations import make_data, make_model, parameters, train
@@ -241,37 +240,10 @@ def test_running_statistics_become_the_clients_mean(kind: Any, options: dict[str
 # --- against plain torch and NumPy -----------------------------------------------------------------------------------
 
 
-def client_batches(batches: Batches, c: int) -> list[torch.Tensor]:
-    """The positions of client c's local steps, one after the other."""
-    start, count = int(batches.counts[:c].sum()), int(batches.counts[c])
-    passes = [order[start : start + count] for order in batches.order]
-    passes[-1] = passes[-1][: int(batches.last[c])]
-    return [part for one_pass in passes for part in one_pass.split(batches.size)]
-
-
 def test_a_round_of_fedem_agrees_with_numpy() -> None:
     data = make_data(fractions=(1.0, 0.0, 0.0))
     model = make_model(FedEM, data, n_components=2, batch_size=100, client_optimizer=ClientSGD(lr=0.5)).double()
     three_rounds_of_fedem(data, model, 0.5)
-
-
-@pytest.mark.parametrize("epochs", [1, 2.5])
-def test_one_client_is_centralised_sgd(epochs: float) -> None:
-    data = make_data(sizes=(23,))
-    options = ClientSGD(lr=0.2, momentum=0.9, weight_decay=0.01)
-    model = make_model(FedAvg, data, client_optimizer=options, local_epochs=epochs).double()
-    net = torch.nn.Linear(4, 3).double()
-    net.load_state_dict({k.removeprefix("linear."): v for k, v in model.components[0].state_dict().items()})
-    block = data.federation.block(torch.tensor([0]), "train")
-    x, y = block.x(torch.float64), block.y()
-    for round_ in range(4):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
-        for rows in client_batches(shuffled_batches(block, 4, epochs, seed=0, round_=round_), 0):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
-            optimizer.step()
-    train(model, data, rounds=4)
-    torch.testing.assert_close(parameters(model.components), parameters(net), rtol=1e-12, atol=1e-12)
 
 
 def test_binary_task_is_the_two_class_task() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import warnings
@@ -36,6 +35,7 @@ from fedem_lightning.processes import Processes
 from helpers.commands import ENVIRONMENT
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.federations import make_data, make_model, make_trainer
+from helpers.processes import free_port
 
 SIZES = (9, 30, 4, 17, 8, 25, 12)
 
@@ -223,12 +223,6 @@ def test_fewer_clients_than_processes() -> None:
         Processes(0, 4).deal(torch.arange(3), torch.ones(3))
     shares = Processes(0, 4).deal(torch.arange(3), torch.ones(3), idle=True)
     assert [len(share) for share in shares] == [1, 1, 1, 0]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 if __name__ == "__main__":

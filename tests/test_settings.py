@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning import MLP, FederatedAlgorithm, FederatedDataModule, Linear, PFedMe, UserError
 from fedem_lightning.settings.keys import CONFIG_DIR, flatten
+from helpers.commands import composed
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer
@@ -33,16 +33,6 @@ def kind_of(name: str) -> type[FederatedAlgorithm]:
 def row_of(name: str) -> Row:
     """The row of the conformance table."""
     return next(row for row in CONFORMANCE if row.kind is kind_of(name))
-
-
-def as_fedavg(name: str) -> dict[str, Any] | str:
-    """The options with which it is FedAvg on clients that are all the same, or why it is not."""
-    return row_of(name).as_fedavg
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose("config", list(overrides))
 
 
 def composed_with_all(experiment: str) -> DictConfig:
@@ -125,7 +115,7 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
     assert all((after - before).norm() > 0.1 for after, before in zip(fedavg, start, strict=True))
     server_moves = config.all.fedavg.server_optimizer.get("momentum", 0.0) > 0
     for name in ALGORITHMS:
-        options, hidden = as_fedavg(name), row_of(name).hidden
+        options, hidden = row_of(name).as_fedavg, row_of(name).hidden
         if server_moves and hidden:
             continue  # the server's momentum moves the shared part only
         if isinstance(options, str) or (fidelity == "reference" and name in IN_REFERENCE):
@@ -151,14 +141,6 @@ def test_the_table_of_work_has_every_algorithm() -> None:
         model = instantiate(untitled(config.all[name]), network, n_clients=data.n_clients)
         plain = torch.equal(model.local_work(data.federation, clients, 1), visits)
         assert plain == (work[name] == "local epochs x training samples" or name in as_usual), name
-
-
-def test_the_smallest_difference_of_effective_rates_is_seen() -> None:
-    config = composed("local_training.batch_size=8", *(f"+algorithm@all.{name}={name}" for name in ("fedavg", "local")))
-    a, b = (model_after(config.all[name], {}) for name in ("fedavg", "local"))
-    torch.testing.assert_close(a, b)
-    config.all.local.client_optimizer.momentum = 0.8
-    assert not torch.allclose(a, model_after(config.all.local, {}), rtol=1e-3)
 
 
 def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from fedem_lightning import (
@@ -21,7 +20,6 @@ from fedem_lightning import (
     LoopEngine,
     TextDataModule,
     UserCentric,
-    UserError,
 )
 from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Sent, WeightedMean
@@ -35,7 +33,7 @@ from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import save_results
 from fedem_lightning.tasks import Classification
 from helpers.by_hand import losses, samples, vector
-from helpers.commands import CONFIG_DIR
+from helpers.commands import composed
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import make_run, sums
 
@@ -89,13 +87,6 @@ def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
         assert (side is not None) == splits
         if side is not None:
             assert side[0] == side[1] != side[2]
-
-
-def test_other_data_is_refused_by_a_model_that_was_trained() -> None:
-    data = make_data()
-    model = train(make_model(FedAvg, data), data, 1)
-    with pytest.raises(UserError, match="trained on another federation"):
-        train(model, make_data(seed=1), 2)
 
 
 def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
@@ -219,11 +210,9 @@ def test_what_two_processes_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_method_has_the_runs_seed() -> None:
     sizes = ["dataset.n_clients=3", "dataset.dimension=2", "dataset.test_size=3"]
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        models = []
-        for seed in (4, 5):
-            config = compose("config", [*sizes, f"seed={seed}"])
-            model = build_model(config, instantiate(config.dataset))
-            models.append(model)
-            assert model.seed == seed
+    models = []
+    for seed in (4, 5):
+        config = composed(*sizes, f"seed={seed}")
+        models.append(build_model(config, instantiate(config.dataset)))
+        assert models[-1].seed == seed
     assert not torch.equal(parameters(models[0].components[1]), parameters(models[1].components[1]))

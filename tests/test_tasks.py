@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear, UserError
+from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear
 from fedem_lightning.evaluation.scores import ClientMeans
-from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression, make_task
+from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression
 from helpers.federations import make_trainer
 
 RNG = np.random.default_rng(0)
@@ -160,16 +160,3 @@ def test_the_local_solver_divides_by_all_labels() -> None:
     make_trainer(1).fit(model, data)
     after = next(model.components[0].parameters())
     np.testing.assert_allclose(after.detach(), before - 0.5 * weight.grad, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("multilabel", 0, 1), "task: multilabel needs two labels or more"),
-        (("language", 3, 1), "task: language needs two positions or more"),
-        (("multilabel", 0, 4, 1.0, 0.1), "label_smoothing: only a classification has it"),
-    ],
-)
-def test_tasks_that_make_no_sense_are_refused(arguments: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_task(*arguments)

@@ -84,19 +84,6 @@ def test_no_epochs_of_tuning_is_no_tuning(inference_mode: bool) -> None:
     np.testing.assert_allclose(tables[1][columns], tables[0][columns], rtol=1e-9)
 
 
-def test_tuning_improves_the_training_loss_of_every_method_it_follows() -> None:
-    data = make_data(sizes=(40, 40, 40), unseen_fraction=1 / 3)
-    for kind in (FedAvg, FedEM, Local, PFedMe, APFL):
-        losses = []
-        for adaptation in (None, Finetune(3, ClientSGD(lr=0.05))):
-            model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), adaptation=adaptation)
-            trainer = make_trainer(2)
-            trainer.fit(model, data)
-            trainer.test(model, data, verbose=False)
-            losses.append(model.clients.train_loss)
-        assert (losses[1] < losses[0]).all(), kind
-
-
 # --- APFL -------------------------------------------------------------------------------------------------------------
 
 
@@ -182,12 +169,6 @@ def test_a_number_of_local_steps(engine: str) -> None:
         served = model.personal_models(torch.tensor([t])).models
         for name, parameter in net.named_parameters():
             torch.testing.assert_close(served[name][0, 0], parameter.detach(), rtol=1e-9, atol=1e-12)
-
-
-def test_capabilities_are_checked_before_a_round() -> None:
-    data = make_data()
-    with pytest.raises(ValueError, match="participation: AFL needs every client in every round"):
-        train(make_model(AFL, data, participation=2), data, 1)
 
 
 # --- how much of its data an unseen client may use --------------------------------------------------------------------

@@ -6,20 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedem_lightning import ClientSGD, FedAvg, UserError
+from fedem_lightning import UserError
 from fedem_lightning.aggregation import Means
 from fedem_lightning.algorithms.server_step import Server
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.states import States
-from helpers.federations import make_data, make_model
-
-
-def test_the_learning_rate_follows_the_planned_rounds() -> None:
-    model = make_model(FedAvg, make_data(), client_optimizer=ClientSGD(lr=1.0, schedule="multistep"))
-    local = model.local
-    local.statistics.count_on({"round_seconds": [1.0], "planned_rounds": 4})  # the object stays the same
-    assert [local.lr_at(k) for k in range(4)] == pytest.approx([1.0, 1.0, 0.1, 0.01])
 
 
 def means_of(components: nn.ModuleList, by: float, nonempty: list[bool]) -> Means:

@@ -200,19 +200,6 @@ def test_a_clients_symbols_do_not_depend_on_the_others() -> None:
             assert not np.array_equal(y, samples_of(other, split, k)[1])
 
 
-WRONG: list[tuple[Any, dict[str, Any]]] = [
-    *((SyntheticMixture, option) for option in ({"n_clients": 0}, {"dimension": 1.5}, {"alpha": 0}, {"noise": -1})),
-    *((DensityDataModule, option) for option in ({"n_symbols": 8}, {"n_samples": 0}, {"n_val": -1}, {"shifted": 1})),
-    *((DensityDataModule, option) for option in ({"unseen_fraction": 1.0}, {"seed": -1}, {"test_size": -1})),
-]
-
-
-@pytest.mark.parametrize(("kind", "option"), WRONG)
-def test_wrong_options_are_named(kind: Any, option: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"^{kind.__name__}\.{next(iter(option))}"):
-        kind(**option)
-
-
 def test_categorical_ignores_its_input_and_stacks() -> None:
     model = Categorical((1,), 9)
     outputs = model(torch.tensor([[1.0], [-3.0], [0.0]]))

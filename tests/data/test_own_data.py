@@ -133,20 +133,6 @@ def test_natural_keeps_a_share_of_the_clients(tmp_path: Path) -> None:
     assert train.mean(dim=0).abs().max() < 1e-6  # standardised by the clients that are kept
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, r"client: expected the client of each sample; or partition=iid, dirichlet, shards"),
-        ({"partition": "iid"}, "n_clients: expected"),
-        ({"partition": "idd", "n_clients": 2}, "partition: expected"),
-        ({"partition": "dirichlet", "n_clients": 2, "task": "regression"}, "dirichlet deals by class, a regression"),
-    ],
-)
-def test_partitions_that_cannot_be_are_refused(options: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        FederatedDataModule.from_arrays(RNG.normal(size=(N, 2)), Y, **options)
-
-
 def test_a_run_deals_the_rows_of_a_table(tmp_path: Path) -> None:
     TABLE.to_csv(tmp_path / "mine.csv", index=False)
     path = f"dataset.path={tmp_path / 'mine.csv'}"
@@ -154,19 +140,6 @@ def test_a_run_deals_the_rows_of_a_table(tmp_path: Path) -> None:
     results = run_small(tmp_path / "run", tmp_path, *keys, "dataset.n_clients=3", "algorithm=fedavg")
     assert results["n_clients"] == 3
     assert results["data"]["partition"] == "iid"
-
-
-@pytest.mark.parametrize(
-    ("client", "line"),
-    [
-        (["a", "a\0"], r"client: number 1, .*, has a character that no file can hold"),
-        ([2**64, 1], "client: a whole number is beyond 64 bits"),
-        (["a", " "], "client: sample 1 has an empty name"),
-    ],
-)
-def test_clients_that_would_become_one_are_refused(client: list[Any], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        FederatedDataModule.from_arrays(RNG.normal(size=(N, 2)), Y, np.array(client * (N // 2), dtype=object))
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.uint32, np.int64])
@@ -182,14 +155,6 @@ def test_whole_numbers_beyond_64_bits_are_refused() -> None:
     x = np.full((N, 2), 2**63, dtype=np.uint64)
     with pytest.raises(UserError, match=r"x: a whole number of 2\^63 or more \(9223372036854775808\), expected less"):
         FederatedDataModule.from_arrays(x, Y, CLIENT)
-
-
-def test_the_order_of_bytes_changes_nothing() -> None:
-    x = RNG.normal(size=(N, 2))
-    digests = {
-        FederatedDataModule.from_arrays(x.astype(kind), Y, CLIENT).federation.digest() for kind in ("<f8", ">f8")
-    }
-    assert len(digests) == 1
 
 
 # --- clients without samples ------------------------------------------------------------------------------------------

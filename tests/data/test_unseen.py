@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fedem_lightning import (
@@ -23,7 +22,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.settings.keys import choices
-from helpers.commands import CONFIG_DIR
+from helpers.commands import composed
 from helpers.federations import make_data
 
 NAMES = ("hospital_1", "hospital_2", "clinic", "true")
@@ -44,8 +43,6 @@ def test_clients_are_held_out_by_name(unseen: Any) -> None:
     ("unseen", "fraction", "message"),
     [
         (["hospital_3"], 0.0, "unseen: no client is named hospital_3; did you mean hospital_2?"),
-        (["zzz"], 0.0, "no client is named zzz; there are clinic, hospital_1, hospital_2, ...$"),
-        ([7], 0.0, "no client is named 7"),
         (["clinic"], 0.25, "it names clients, and unseen_fraction=0.25 draws some; give one of them"),
         (list(NAMES), 0.0, "it names all 4 clients, which leaves nobody to train"),
         (
@@ -53,9 +50,7 @@ def test_clients_are_held_out_by_name(unseen: Any) -> None:
             0.0,
             r"expected a list of clients' names such as \[a,b\] \(null, true and 1.5 need quotes\), got 'clinic'",
         ),
-        (None, 0.0, "expected a list of clients' names"),
         ([True], 0.0, r"expected a list of clients\' names such as .* need quotes\), got \[True\]"),
-        ([1.5], 0.0, r"expected a list of clients\' names such as .*, got \[1.5\]"),
     ],
 )
 def test_wrong_names_are_one_line(unseen: Any, fraction: float, message: str) -> None:
@@ -110,8 +105,7 @@ def test_every_data_set_holds_out_by_name_and_keeps_the_splits(name: str, tmp_pa
 
 def test_every_configuration_has_the_key() -> None:
     for name in choices()["dataset"]:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            config = compose("config", [f"dataset={name}"]).dataset
+        config = composed(f"dataset={name}").dataset
         assert (config.unseen, config.unseen_fraction) == ([], 0.0), name
 
 

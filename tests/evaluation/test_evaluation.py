@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FedEM, Local
-from fedem_lightning.evaluation.component_diagnostics import cosine_distance, recovery_scores
+from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.tasks import Classification
@@ -100,8 +100,3 @@ def test_recovery_matches_components_before_it_measures() -> None:
     assert recovery_scores(true_pi, None, {}, np.ones(50, bool)) == {}
     groups_only = recovery_scores(true_pi, None, {"group": truth["group"]}, np.ones(50, bool))
     assert groups_only == {"match": [0, 1, 2], "group_accuracy": 1.0}
-
-
-def test_cosine_distance() -> None:
-    a, b = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
-    assert cosine_distance(a, b) == pytest.approx(1 - 1 / np.sqrt(2))

@@ -13,7 +13,7 @@ from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.rejections import LIMIT, Rejection, Rejections, first_line, summarised
+from fedem_lightning.rejections import LIMIT, Rejection, Rejections
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
 
@@ -180,14 +180,6 @@ def test_the_record_has_an_end() -> None:
     assert record.by_reason == {"not finite": LIMIT + 54, "exception": 1}
     assert len(record.by_client) == len(record.log) == LIMIT
     assert record.by_client[0] == {"client": 0, "reason": "not finite", "rounds": 2, "first_round": 1, "detail": ""}
-
-
-def test_reasons_in_words() -> None:
-    assert first_line(ValueError("  a\n b")) == "ValueError: a"
-    assert first_line(OSError()) == "OSError"
-    assert len(first_line(ValueError("x" * 999))) == 200
-    several = [Rejection(0, "not finite"), Rejection(4, "exception", "E: no"), Rejection(5, "not finite")]
-    assert summarised(several) == "2 not finite, 1 exception (E: no)"
 
 
 class Full(FedEM):

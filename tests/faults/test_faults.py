@@ -24,10 +24,8 @@ from fedem_lightning import (
     SignFlip,
     UserCentric,
     UserError,
-    load,
 )
 from fedem_lightning.aggregation import Sent
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
 from fedem_lightning.uploads import received_models
@@ -186,15 +184,6 @@ def test_a_robust_rule_resists_what_breaks_the_mean() -> None:
     assert broken > 3 * clean
     for rule in ("median", "trimmed_mean", MultiKrum(0.3), "norm_clipping"):
         assert loss(faults=faults, aggregation=rule) < 2 * clean
-
-
-def test_a_checkpoint_knows_the_faults(tmp_path: Path) -> None:
-    data = make_data(sizes=SIZES)
-    saving = {"callbacks": [RoundCheckpoint(1, dirpath=tmp_path)], "enable_checkpointing": True}
-    train(make_model(FedAvg, data, faults=SignFlip(0.3, factor=2.0)), data, 1, **saving)
-    faults = load(tmp_path / "round-000001.ckpt").faults
-    assert isinstance(faults, SignFlip)
-    assert (faults.share, faults.factor) == (0.3, -2.0)
 
 
 @pytest.fixture(scope="module")

@@ -19,18 +19,13 @@ from typing import Any
 import pytest
 
 from helpers.flower import WORDS, difference, save_client
+from helpers.processes import free_port
 
 pytestmark = pytest.mark.slow
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 EXAMPLE, PAGE = ROOT / "examples" / "flower", ROOT / "docs" / "flower.md"
 PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin"])
 RUN = f"{WORDS} trainer.check_val_every_n_epoch=2 algorithm.client_optimizer.lr=0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def lines(*rows: str) -> str:

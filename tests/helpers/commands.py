@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from fedem_lightning.run.cli import main
 from fedem_lightning.settings import keys
@@ -27,6 +29,12 @@ def environment(place: Path) -> dict[str, str]:
     """For a process that also imports modules of the folder `place`."""
     path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+
+
+def composed(*words: str) -> DictConfig:
+    """The configuration that these words make."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose("config", list(words))
 
 
 def start(folder: Path, *arguments: str, module: str = "fedem_lightning", **environment: str) -> subprocess.Popen[str]:

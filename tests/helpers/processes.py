@@ -1,6 +1,14 @@
-"""What the system says of a process (Linux)."""
+"""What the system says of a process (Linux), and a free port."""
 
+import socket
 from pathlib import Path
+
+
+def free_port() -> int:
+    """One at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def runs(pid: int) -> bool:

@@ -187,13 +187,11 @@ def test_each_run_gets_the_papers_table_that_fits(name: str, tmp_path: Path) -> 
 
 ASKED: dict[str, tuple[str, dict[str, Any], str, str, float]] = {
     "table 7": ("fedem-table-7", {"algorithm": "fedem"}, "fedem", "paper_weighted", 73.2),
-    "a note": ("fedem-table-7", {"algorithm": "fedem"}, "fedem", "paper_train", 74.7),
     "the worst client": (
         "user-centric-table-1",
         {"algorithm": "user_centric", "dataset": "emnist", "config": {"dataset.shift": "rotation"}},
         *("user_centric", "difference_worst", 70 - 20 - 76.4),
     ),
-    "seen": ("three-approaches-table-2", {"dataset": "emnist"}, "fedavg", "paper_mean", 84.3),
     "unseen": (
         "three-approaches-table-3",
         {"dataset": "emnist", "unseen": UNSEEN},
@@ -293,9 +291,3 @@ def test_a_rate_that_nobody_chose_is_marked(tmp_path: Path) -> None:
     assert rates == {"fedem": "0.3", "local": "0.03*", "fedavg_plus": "0.1*", "ditto": "-"}
     said = "* nobody chose the learning rate of Local, finetune of FedAvg+ for these data"
     assert [line for line in table.warnings if line.startswith(said)]
-
-
-def test_seeds_of_the_table_are_those_of_the_runs(tmp_path: Path) -> None:
-    for seed in (3, 1):
-        make_run(tmp_path / str(seed), 0.5 + seed / 10, seed=seed)
-    np.testing.assert_allclose(table_in(tmp_path).seeds["weighted"].to_dict()["fedavg", 3], 80)

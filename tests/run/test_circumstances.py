@@ -7,14 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from fedem_lightning import UserError
 from fedem_lightning.records.files import replacing
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.failures import user_message
-from fedem_lightning.serving.personalizing import parse_shots
 
 
 @pytest.mark.parametrize("command", ["report", "export", "data"])
@@ -52,22 +49,6 @@ def test_a_file_that_cannot_be_written_leaves_no_folder_and_the_earlier_file(tmp
             _fill(path)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
-
-
-@pytest.mark.parametrize("node", ["${nope}", "${nope:3}", "${a.b}", "${oc.env:}"])
-def test_an_interpolation_that_cannot_be_resolved_is_named_with_its_key(node: str) -> None:
-    config = OmegaConf.create({"a": {"b": node}})
-    with pytest.raises(OmegaConfBaseException) as caught:
-        OmegaConf.to_container(config, resolve=True)
-    line = user_message(caught.value) or ""
-    assert line.startswith("a.b: ")
-    assert "\n" not in line
-
-
-def test_a_number_of_samples_has_a_limit() -> None:
-    with pytest.raises(UserError, match="--few-shot"):
-        parse_shots("1," + "9" * 5000)
-    assert parse_shots("1," + "9" * 18)[1] == 10**18 - 1
 
 
 def test_what_the_system_refuses_is_one_line_with_the_file() -> None:

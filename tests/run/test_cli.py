@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from pytorch_lightning.accelerators import MPSAccelerator
 
 from fedem_lightning.models import client_store
-from fedem_lightning.run.cli import _config_flags
 from helpers.commands import TINY, call, finish, start
 from helpers.runs import leave_undrawn
 
@@ -178,16 +177,3 @@ def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
     long = "lr=0.0316227766,m=0.10000000000000003,alpha=123456,x=[0.12345],t=1.23456e-05,q=2.50"
     config = OmegaConf.create({"name": long, "subdir": "7_${folder_name:${name}}"})
     assert config.subdir == "7_lr=0.0316,m=0.1,alpha=123456,x=[0.12345],t=1.23e-05,q=2.50"
-
-
-@pytest.mark.parametrize(
-    ("typed", "flags"),
-    [
-        ([], []),
-        (["seed=1"], []),
-        (["--config-dir", "mine", "seed=1"], ["--config-dir", "mine"]),
-        (["seed=1", "--config-dir=mine", "hydra.searchpath=[x]"], ["--config-dir=mine", "hydra.searchpath=[x]"]),
-    ],
-)
-def test_flags_that_say_where_configurations_are(typed: list[str], flags: list[str]) -> None:
-    assert _config_flags(typed) == flags

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from fedem_lightning import APFL, CNN, MLP, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.callbacks import RoundProgress, progress
-from fedem_lightning.callbacks.progress import duration
 from fedem_lightning.errors import UserError
 from fedem_lightning.run import devices
 from fedem_lightning.run.devices import arithmetic, pick_accelerator, pick_devices
@@ -145,11 +144,3 @@ def test_the_share_of_a_round_moves_within_clients(engine: str, monkeypatch: pyt
     assert sum(amounts) == pytest.approx(4)
     assert max(amounts) <= 1
     assert len(amounts) > 4
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(12, "12 s"), (90, "1.5 min"), (2400, "40 min"), (19_800, "5.5 h"), (36_000, "10 h"), (276_480, "3.2 days")],
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -101,15 +101,6 @@ def test_a_disk_that_takes_no_trace_still_lets_the_line_out(tmp_path: Path, monk
     )
 
 
-def test_a_long_message_is_cut_and_names_are_text(tmp_path: Path) -> None:
-    (tmp_path / ".hydra").mkdir()
-    error = ValueError("<script>\udc80 $\\frac{$ " + "x" * 999)
-    line = str(unexpected(error, tmp_path))
-    assert line.startswith("ValueError: <script>? $\\frac{$ xxx")
-    assert len(line) < 400 + len(str(tmp_path))
-    assert "x" * 999 in (tmp_path / TRACE).read_text(encoding="utf-8")
-
-
 def test_other_commands_fail_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

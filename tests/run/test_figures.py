@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedem_lightning.run.figures import draw_figures, drawn_text
+from fedem_lightning.run.figures import draw_figures
 from helpers.runs import make_run
 
 BAD = "<script>alert(1)</script> $\\frac{$ \x00\x1b[31m\u202e\n" + "long" * 75
@@ -31,15 +31,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
 def ticks(axis: Any) -> list[float]:
     low, high = sorted(axis.get_view_interval())
     return [float(t) for t in axis.get_majorticklocs() if low <= t <= high]
-
-
-def test_names_are_plain_text() -> None:
-    assert drawn_text("femnist") == "femnist"
-    assert drawn_text(" two\nlines\tof\x00 text\u202e ") == "two lines of text"
-    assert drawn_text("$\\frac{$") == "\\$\\frac{\\$"
-    assert drawn_text("a" * 300) == "a" * 79 + "…"
-    assert drawn_text("a" * 81, limit=81) == "a" * 81
-    assert drawn_text("<b>&") == "<b>&"
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,6 @@ def test_every_method_composes_with_adamw(method: str) -> None:
     [
         (["algorithm/client_optimizer=adam"], ClientAdam()),
         (["algorithm/client_optimizer=adam", "learning_rates.fedem=0.02"], ClientAdam(lr=0.02)),
-        (["algorithm/client_optimizer=adam", "learning_rates.fedavg=0.02"], ClientAdam()),
-        (["algorithm/client_optimizer=adam", "default_lr=0.3"], ClientAdam()),
         (["algorithm/client_optimizer=adam", "+experiment=shakespeare"], ClientAdam(state="keep")),
         (
             ["algorithm/client_optimizer=adamw", "algorithm.client_optimizer.lr=0.3", "local_training.state=keep"],
@@ -56,11 +54,6 @@ def test_every_method_composes_with_adamw(method: str) -> None:
             ClientAdam(betas=(0.8, 0.9), max_grad_norm=2),
         ),
         (["algorithm/client_optimizer=sgd", "learning_rates.fedem=0.5"], ClientSGD(0.5, 0.9)),
-        (
-            ["algorithm.client_optimizer.max_grad_norm=2", "learning_rates.fedem=0.5"],
-            ClientSGD(0.5, 0.9, max_grad_norm=2),
-        ),
-        (["algorithm=l2sgd", "learning_rates.l2sgd=0.5"], ClientSGD(0.5)),
     ],
 )
 def test_optimisers_by_name(overrides: list[str], expected: Any) -> None:

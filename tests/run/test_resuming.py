@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from fedem_lightning.report import find_runs
 from fedem_lightning.run.job_folders import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
-from helpers.commands import CONFIG_DIR, TINY, call
+from helpers.commands import TINY, call, composed
 from helpers.runs import leave_undrawn, snapshot
 
 
@@ -65,8 +64,7 @@ def test_the_command_comes_back_from_shell_and_hydra_as_it_was(folder: str) -> N
     overrides = ["+experiment=digits", "algorithm.n_components=2", "run_dir=other", "ckpt_path=first.ckpt"]
     words = shlex.split(resume_command(Path(folder), overrides, ["--config-dir", "my configs"]))
     assert words[1:-1] == ["-m", "fedem_lightning", "--config-dir", "my configs", *overrides[:2], "ckpt_path=auto"]
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        config = compose("config", words[5:])
+    config = composed(*words[5:])
     assert (config.run_dir, config.ckpt_path, config.algorithm.n_components) == (folder, "auto", 2)
 
 

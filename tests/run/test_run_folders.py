@@ -106,11 +106,6 @@ def without_results(run: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
-    "again": (
-        unchanged,
-        SAME,
-        "run_dir: {run} already holds a run; choose another, or continue it with ckpt_path=auto",
-    ),
     "another rate": (
         unchanged,
         [*SAME, "ckpt_path=auto", "algorithm.client_optimizer.lr=0.5"],
@@ -127,21 +122,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
         [*SAME, "ckpt_path=auto", "trainer.max_epochs=2"],
         "trainer.max_epochs: expected at least 4, the rounds of {run}/checkpoints/round-000004.ckpt",
     ),
-    "broken configuration": (
-        lambda run: (run / ".hydra" / "config.yaml").write_text("a: [1\nb"),
-        [*SAME, "ckpt_path=auto", "trainer.max_epochs=5"],
-        "{run}/.hydra/config.yaml is broken: ",
-    ),
-    "no file": (unchanged, [*OTHER, "ckpt_path=run/x"], "ckpt_path: no file run/x"),
     "another batch": (
         unchanged,
         [*OTHER, FROM_FILE, "trainer.max_epochs=5", "algorithm.batch_size=7"],
         "round-000004.ckpt is of another experiment: algorithm.batch_size was 128, now it is 7",
-    ),
-    "another server's rate": (
-        unchanged,
-        [*OTHER, FROM_FILE, "algorithm.server_optimizer.lr=0.5"],
-        "algorithm.server_optimizer.lr was 1.0, now it is 0.5",
     ),
 }
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.history import RoundMetrics
@@ -19,7 +18,7 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.run_folder import begin_folder, check_run_folder
-from helpers.commands import CONFIG_DIR
+from helpers.commands import composed
 from helpers.federations import make_data, make_model, make_trainer
 
 # --- results of a run -------------------------------------------------------------------------------------------------
@@ -86,26 +85,6 @@ CONFIG = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "before", "now"),
-    [
-        ("algorithm._target_", "fedem_lightning.FedAvg", "fedem_lightning.FedEM", "fedem_lightning.FedAvg"),
-        ("algorithm.n_components", 2, "3", "2"),
-        ("algorithm.warmup_rounds", 5, "None", "5"),  # a key that the run did not have
-        ("fidelity", "paper", "None", "paper"),
-        ("seed", 1, "0", "1"),
-    ],
-)
-def test_a_run_goes_on_with_its_own_configuration_alone(
-    key: str, value: Any, before: str, now: str, tmp_path: Path
-) -> None:
-    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
-    other = OmegaConf.create(CONFIG)
-    OmegaConf.update(other, key, value, force_add=True)
-    with pytest.raises(UserError, match=f"^{key}: the run in .* had {before}, now it is {now}; resume with the same"):
-        check_run_folder(tmp_path, other)
-
-
 def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
     begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
     other = OmegaConf.create(CONFIG)
@@ -122,13 +101,8 @@ def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [
-        "dataset.n_clients=4",
-        "dataset.dimension=5",
-        "dataset.test_size=9",
-        "callbacks.checkpoint.every_n_rounds=1",
-    ]
-    small += ["algorithm=fedavg", "trainer.accelerator=cpu"]
+    small = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=9", "algorithm=fedavg"]
+    small += ["callbacks.checkpoint.every_n_rounds=1", "trainer.accelerator=cpu"]
     done: list[int] = []
     step = FedAvg.training_step
 
@@ -138,10 +112,8 @@ def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkey
 
     monkeypatch.setattr(FedAvg, "training_step", counted)
     choices = {"algorithm": "fedavg", "adaptation": "none", "dataset": "synthetic", "backbone": "linear"}
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        for rounds, more in ((2, []), (3, ["ckpt_path=auto"])):
-            config = compose("config", [*small, *more, f"trainer.max_epochs={rounds}"])
-            run(config, tmp_path / "run", choices, [])
+    for rounds, more in ((2, []), (3, ["ckpt_path=auto"])):
+        run(composed(*small, *more, f"trainer.max_epochs={rounds}"), tmp_path / "run", choices, [])
     assert done == [0, 1, 2]
 
 

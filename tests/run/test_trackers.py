@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import wandb
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.errors import MissingConfigException
 from hydra.utils import instantiate
 from mlflow import MlflowClient
@@ -19,8 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedem_lightning
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
 from fedem_lightning.run.command_line import not_composed
-from fedem_lightning.run.trackers import Trackers, best_scores, named_scores, other_numbers, run_names
-from helpers.commands import CONFIG_DIR, TINY, call, finish, start
+from fedem_lightning.run.trackers import Trackers, run_names
+from helpers.commands import TINY, call, composed, finish, start
 from helpers.runs import leave_undrawn
 from helpers.wandb_files import WandbRun
 
@@ -193,11 +192,6 @@ def test_wandb_has_every_round_after_kills(tmp_path: Path, monkeypatch: pytest.M
 # --- without a run ----------------------------------------------------------------------------------------------------
 
 
-def composed(*overrides: str) -> Any:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose("config", list(overrides))
-
-
 def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> None:
     digits = {"algorithm": "fedem", "dataset": "digits", "experiment": "digits"}
     one, tags = run_names(digits, ["seed=1", "run_dir=a", "logger=wandb", "trainer.devices=2"], 1)
@@ -207,22 +201,6 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
     other = {"algorithm": "fedavg", "adaptation": "finetune", "dataset": "digits"}
     changed = ["trainer.max_epochs=5", "algorithm.n_components=2"]
     assert run_names(other, changed, 0)[0] == "fedavg+finetune-digits-max_epochs=5-n_components=2"
-
-
-def test_trackers_have_the_scores_of_the_best_round() -> None:
-    found = {"round": 3, "measure": "accuracy", "val": 0.8, "test": None}
-    assert best_scores({"best_round": found}) == {"best/round": 3, "best/val/accuracy": 0.8}
-    assert best_scores({"best_round": None}) == {}
-
-
-def test_results_have_the_names_of_the_metrics() -> None:
-    sums = {"weighted": 0.5, "mean": 0.4, "worst": float("nan")}
-    results = {
-        **{"test": {"loss": sums}, "train": {}, "val": {}, "unseen": {"test": {"loss": {"weighted": 2.0}}}},
-        **{"data": {"a": "b", "c": True}, "seconds": {"total": 7.0}},
-    }
-    assert named_scores(results) == {"test/loss": 0.5, "test/loss_mean": 0.4, "test_unseen/loss": 2.0}
-    assert other_numbers(results) == {"results/seconds/total": 7.0}
 
 
 @pytest.mark.parametrize(

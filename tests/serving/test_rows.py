@@ -167,13 +167,10 @@ def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"x": None}, "lacks x"),
         ({"y": None}, "has no labels (an array y)"),
         ({"client": None}, "no clients (an array client)"),
         ({"x": np.zeros((0, 4))}, "has no rows"),
         ({"y": np.zeros(3, dtype=int)}, "y: expected labels of 72 samples as x has, got shape (3,)"),
-        ({"client": np.zeros(3, dtype=int)}, "client: expected shape (72,)"),
-        ({"names": np.array(["a"])}, "client: with names it must be whole numbers"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -189,8 +186,6 @@ def test_arrays_that_do_not_fit(
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
-        (RowColumns(client="a"), "--client: DATA names the clients of its rows"),
-        (RowColumns(client_column="site"), "--client-column: "),
         (RowColumns(label_column="ill"), "--label-column: "),
         (RowColumns(client_column="y"), "the column y holds the labels"),
     ],
@@ -199,9 +194,8 @@ def test_arrays_that_do_not_fit(
 def test_options_that_do_not_fit(columns: RowColumns, line: str, schema: Schema, place: Path) -> None:
     with pytest.raises(UserError, match=re.escape(line)):
         read_rows(place / "unseen.csv", schema, columns)
-    if columns.client is None:
-        with pytest.raises(UserError, match="only a table has columns"):
-            read_rows(place / "unseen.npz", schema, columns)
+    with pytest.raises(UserError, match="only a table has columns"):
+        read_rows(place / "unseen.npz", schema, columns)
 
 
 def test_images_stay_bytes(tmp_path: Path) -> None:

@@ -43,18 +43,13 @@ FITS: list[tuple[Any, list[Any]]] = [
 ]
 DOES_NOT: list[tuple[Any, Any, str]] = [
     (bool, "no", "expected a valid boolean, got 'no'"),
-    (bool, 1, "expected a valid boolean, got 1"),
     (int, True, "expected a valid integer, got true"),
     (int, 1.0, "expected a valid integer, got 1.0"),
-    (float, False, "expected a valid number, got false"),
     (float, math.nan, "expected a finite number, got nan"),
     (str, None, "expected a valid string, got null"),
     (Annotated[int, Ge(1), Le(10)], 11, "expected a number less than or equal to 10, got 11"),
-    (Annotated[float, Gt(0), Le(1)] | None, 0, "expected a number greater than 0, got 0"),
     (ShareOrNumber, 1.5, "expected a fraction up to 1 or a number from 2 on, got 1.5"),
-    (ShareOrNumber | None, "x", "expected a fraction up to 1 or a number from 2 on, got 'x'"),
     (Literal["ring", "star"], "rign", "expected 'ring' or 'star', got 'rign'; did you mean ring?"),
-    (Literal["a", "b"] | int, "zzz", "expected 'a' or 'b' or a valid integer, got 'zzz'"),
     (Mapping[str, str], [1], "expected a valid dictionary, got [1]"),
     (ClientSGD | None, 0.1, "expected an instance of ClientSGD, got 0.1"),
     (ClientSGD | None, ClientSGD, "expected an instance of ClientSGD, got the class ClientSGD; give an object"),

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import nn
 
 from fedem_lightning import UserError
@@ -12,12 +11,7 @@ from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
 from fedem_lightning.settings.keys import choices, flatten, implied_adaptation, method_title, shipped
-from helpers.commands import CONFIG_DIR
-
-
-def composed(*words: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose("config", list(words))
+from helpers.commands import composed
 
 
 def test_every_key_of_the_configuration_is_known_and_every_known_one_is_there() -> None:

@@ -18,29 +18,14 @@ TINY = (
 )
 
 
-def _at_3(array: Any, value: Any) -> Any:
-    return np.where((np.arange(N) == 3).reshape([-1] + [1] * (array.ndim - 1)), value, array)
-
-
 ARRAYS: dict[str, dict[str, Any]] = {
     "good": {},
     "new": {"client": CLIENT + 100},
-    "no_x": {"x": None},
     "no_y": {"y": None},
     "no_client": {"client": None},
-    "short_y": {"y": Y[:-1]},
-    "nan": {"x": _at_3(X, np.nan)},
     "words": {"x": np.array(["a"] * N)},
-    "empty": {"x": X[:0], "y": Y[:0], "client": CLIENT[:0]},
     "wide": {"x": np.zeros((N, 5))},
     "half_clients": {"client": CLIENT + 0.5},
-    "split_3": {"split": np.full(N, 3)},
-    "split_words": {"split": np.array(["tset"] * N)},
-    "no_training": {"split": np.full(N, 2)},
-    "few_names": {"names": np.array(["a"])},
-    "equal_names": {"names": np.array(["a", "a", "b", "c"])},
-    "typo": {"splits": np.zeros(N, int)},
-    "objects": {"x": np.array([[object()] * 3] * N, dtype=object)},
 }
 """Files .npz, by what is changed in them; None: the array is missing."""
 
@@ -52,15 +37,7 @@ def _text(change: Callable[[list[str]], list[str]] = lambda lines: lines) -> byt
 TEXTS: dict[str, bytes] = {
     "good.csv": _text(),
     "header.csv": _text(lambda lines: lines[:1]),
-    "empty.csv": b"",
-    "ragged.csv": _text(lambda lines: [*lines[:5], lines[5] + ",7,8", *lines[6:]]),
-    "semicolons.csv": _text().replace(b",", b";"),
-    "equal.csv": _text().replace(b"a,b,c", b"a,a,c"),
-    "no_label.csv": _text(lambda lines: [*lines[:4], "1,2,3,,0", *lines[4:]]),
-    "no_client.csv": _text(lambda lines: [*lines[:4], "1,2,3,0,", *lines[4:]]),
-    "infinite.csv": _text(lambda lines: [*lines[:4], "inf,2,3,0,0", *lines[4:]]),
     "headless.csv": _text(lambda lines: lines[1:]),
-    "utf16.csv": _text().decode().encode("utf-16"),
     "text.npz": b"hello\n",
     "text.safetensors": b"hello\n",
     "text.ckpt": b"hello\n",
@@ -74,12 +51,8 @@ TEXTS: dict[str, bytes] = {
     "wrong.py": b"import nowhere_at_all\n",
 }
 _ODD_RUNS: dict[str, Callable[[Path], object]] = {
-    "no_results": lambda run: (run / "results.json").unlink(),
-    "half_results": lambda run: (run / "results.json").write_text("{"),
-    "no_config": lambda run: shutil.rmtree(run / ".hydra"),
     "half_config": lambda run: (run / ".hydra" / "config.yaml").write_text("a: [1"),
     "no_checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
-    "half_checkpoints": lambda run: [path.write_bytes(b"half") for path in (run / "checkpoints").iterdir()],
 }
 """Folders of runs in which something is missing or broken."""
 
@@ -94,8 +67,7 @@ def furnish(place: Path, run: Path) -> None:
         (place / name).write_bytes(content)
     whole = (place / "good.npz").read_bytes()
     (place / "half.npz").write_bytes(whole[: len(whole) // 2])
-    TABLE.to_parquet(place / "good.parquet")
-    for name in ("folder", "folder.npz", "folder.csv"):
+    for name in ("folder", "folder.csv"):
         (place / name).mkdir()
     shutil.copytree(run, place / "run")
     for name, spoil in _ODD_RUNS.items():

@@ -108,7 +108,3 @@ def test_a_mistake_in_a_process_of_its_own(typed: str, place: Path) -> None:
         code, _, err = finish(start(place, *_words(typed)))
         says = of_runs.ROWS[typed]
     _check(code, err, says, place, before)
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(of_runs.ROWS) + len(of_commands.ROWS) + len(of_python.ROWS) >= 240
