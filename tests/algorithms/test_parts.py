@@ -1,17 +1,24 @@
-"""The parts of an algorithm, each alone: local training, the server, and declared states."""
+"""The parts of an algorithm: few members, the server's step, and declared states."""
 
 from types import SimpleNamespace
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from fedem_lightning import UserError
+from fedem_lightning import FederatedAlgorithm, UserError
 from fedem_lightning.aggregation import Means
 from fedem_lightning.algorithms.server_step import Server
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.states import States
+
+
+def test_the_base_class_has_few_members() -> None:
+    ours = [name for name in vars(FederatedAlgorithm) if not name.startswith("_")]
+    members = [name for name in ours if not hasattr(pl.LightningModule, name)]
+    assert len(members) <= 26
 
 
 def means_of(components: nn.ModuleList, by: float, nonempty: list[bool]) -> Means:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -16,7 +15,6 @@ from fedem_lightning import (
     ImageDataModule,
     NpzDataModule,
     SyntheticMixture,
-    TableDataModule,
     TextDataModule,
     UserError,
 )
@@ -109,16 +107,10 @@ def test_every_configuration_has_the_key() -> None:
         assert (config.unseen, config.unseen_fraction) == ([], 0.0), name
 
 
-@pytest.mark.parametrize("name", [*SETS, "table"])
+@pytest.mark.parametrize("name", SETS)
 def test_every_data_set_prints_what_it_is(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before the Trainer has set it up, and afterwards."""
-    if name == "table":
-        pd.DataFrame({"client": list("aabb") * 5, "f": range(20), "y": [0, 1] * 10}).to_csv(
-            tmp_path / "t.csv", index=False
-        )
-        data: FederatedDataModule = TableDataModule(tmp_path / "t.csv", label="y", client="client")
-    else:
-        data = SETS[name][0](tmp_path)
+    data = SETS[name][0](tmp_path)
     print(data)
     shown = capsys.readouterr().out
     assert shown.startswith(f"{type(data).__name__}(")
