@@ -95,7 +95,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no test file": (lambda folder: (pfllib(folder) / "test/3.npz").unlink(), "^path: .*test lacks 3.npz, which train"),
     "an empty client": (replaced({"x": X[:0], "y": Y[:0]}), "^path: .*data: client 3: no samples$"),
     "shapes": (replaced({"x": X[:, 0], "y": Y}), r"^path: .*client 3: x of shape \[n, 4, 4\] and float32, but"),
-    "no y": (replaced({"x": X}), "^path: cannot read .*3.npz as PFLlib's file of a client.* ('y')"),
+    "no y": (replaced({"x": X}), "^path: cannot read .*3.npz as PFLlib's file of a client.* (KeyError: 'y')"),
     "a list": (replaced([1, 2]), "^path: cannot read .*3.npz as PFLlib's file of a client"),
     "our .npz": (lambda folder: np.savez(pfllib(folder) / "train/3.npz", x=X, y=Y), "^path: cannot read .*3.npz"),
     "nan": (replaced({"x": X[:2] * np.nan, "y": Y[:2]}), "^x: NaN or infinity in 2 samples, .* of client 3"),
@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_every_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
     change, line = WRONG[mistake]
     change(tmp_path / "data")
-    with pytest.raises(UserError, match=line.replace("('y')", r"\('y'\)")) as found:
+    with pytest.raises(UserError, match=line.replace("(KeyError: 'y')", r"\(KeyError: 'y'\)")) as found:
         PFLlibDataModule(tmp_path / "data")
     assert "\n" not in str(found.value)
 

@@ -90,7 +90,8 @@ class KNN(Adaptation):
         layer = self._layer(algorithm.components[0], block.federation)
         personal = algorithm.personal_models(block.clients)
         base, state = self._base(personal, layer, block)
-        kept = self._kept(block, algorithm.seed)
+        draws = fold(algorithm.seed, Purpose.THINNED, block.index)
+        kept = block if self.capacity == 1 else block.thinned(self.capacity, draws)  # the samples that clients store
         store = self._store(base, state, kept)
         share = self._best(base, state, store, block)
         share[kept.counts() == 0] = 0.0
@@ -113,12 +114,6 @@ class KNN(Adaptation):
                 _, m_, rest = name.split(".", 2)
                 state[name] = models[rest][:, int(m_)]
         return base, state
-
-    def _kept(self, block: Block, seed: int) -> Block:
-        """The samples that the clients store."""
-        if self.capacity == 1:
-            return block
-        return block.thinned(self.capacity, fold(seed, Purpose.THINNED, block.index))
 
     def _store(self, base: FeatureMixture, state: Models, kept: Block) -> Models:
         """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""

@@ -100,7 +100,12 @@ class Pretrained(Recorded, nn.Module):
         super().__init__()
         fits = adapters is None or trains == "adapters"
         require(fits, f"adapters: they go with trains=adapters, got trains={trains}")
-        body = body if isinstance(body, nn.Module) else _made(body)
+        if not isinstance(body, nn.Module):
+            try:
+                body = body()
+            except Exception as error:  # unknown names, no weights, no network: each library in its own way
+                raise UserError(f"body: cannot be made ({one_line(error):.200})") from error
+        require(isinstance(body, nn.Module), f"body: the function returned {body!r:.50}, expected a network")
         config: Any = getattr(body, "config", None)
         self.adds_mask = False  # whether the body gets its mask as numbers that attention adds
         if hasattr(config, "to_dict"):  # of Hugging Face: a file has the configuration, and needs no folder
@@ -165,16 +170,6 @@ class Pretrained(Recorded, nn.Module):
                 for name in getattr(layer, "lora_A", ()):
                     layer.reset_lora_parameters(name, init_lora_weights=True)  # type: ignore[operator]
         return new
-
-
-def _made(body: Callable[[], nn.Module]) -> nn.Module:
-    """The body of a function; UserError if it makes none."""
-    try:
-        made = body()
-    except Exception as error:  # unknown names, no weights, no network: each library in its own way
-        raise UserError(f"body: cannot be made ({one_line(error):.200})") from error
-    require(isinstance(made, nn.Module), f"body: the function returned {made!r:.50}, expected a network")
-    return made
 
 
 @recorded

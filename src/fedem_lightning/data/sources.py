@@ -140,8 +140,9 @@ def fetch(name: str, data_dir: Path) -> Path:
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
         hub = f"{source.hub}; {installs('hub')}" if source.hub else "torchvision"
-        raise UserError(
-            f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network python -m "
-            f"fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"
-        ) from error
+        way_out = (
+            f"python -m fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"
+        )
+        said = f"dataset: no {name} in {data_dir}, and the download failed ({reason})"
+        raise UserError(f"{said}; with a network {way_out}") from error
     return target

@@ -75,12 +75,12 @@ class TextDataModule(FederatedDataModule):
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
         few = int((sentences < 2).sum())
+        short = f"{len(names) - few - len(fit)} with no training window of {window} characters"
         notes: dict[str, Any] = {
             "source": origin,
             "characters": int(np.isin(client, kept).sum()),
             "left_out_clients": len(names) - len(kept),
-            "why": f"{few} roles with under 2 sentences, {len(names) - few - len(fit)} with no training "
-            f"window of {window} characters, {len(fit) - len(kept)} by dataset.n_clients",
+            "why": f"{few} roles with under 2 sentences, {short}, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
             **({"class_weights": "by frequency"} if char_weights else {}),
         }

@@ -82,9 +82,7 @@ class TorchDataModule(FederatedDataModule):
             arrays = arrays_of_clients(data, val, test, columns or XY)
         else:
             require(test is None and val is None, "test: it goes with a dictionary or a list of clients as data")
-            expected = (
-                "data: expected a dictionary or a list with the samples of each client, or a Dataset with clients"
-            )
+            expected = "data: expected a dictionary or a list with each client's samples, or a Dataset with clients"
             hint = "; on the command line dataset.data._target_=MODULE.FUNCTION" if data is None else ""
             known = data is not None and not isinstance(data, tuple | DataLoader)
             require(known, f"{expected}, got a {type(data).__name__}{hint}")

@@ -194,15 +194,11 @@ class ClientStore(nn.Module):
         for name, old in rows.items():
             assert old is not None
             dtype = fn(old[:0]).dtype
-            self._buffers[name] = old if dtype == old.dtype else self._converted(old, dtype)
+            self._buffers[name] = new = old if dtype == old.dtype else _mapped(tuple(old.shape), dtype)
+            for part in torch.nonzero(self.written.cpu()).squeeze(1).split(1024) if new is not old else ():
+                new[part] = old[part].to(dtype)
         self.n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors()[1:])
         return self
-
-    def _converted(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        new = _mapped(tuple(rows.shape), dtype)
-        for part in torch.nonzero(self.written.cpu()).squeeze(1).split(1024):
-            new[part] = rows[part].to(dtype)
-        return new
 
 
 def _mix_rows(rows: Tensor, clients: Tensor, w: Tensor) -> float:

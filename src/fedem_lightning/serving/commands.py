@@ -53,9 +53,9 @@ def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
 
 def _personalize(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has no split) "
-        "give the models; test rows are scored."
+        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has"
     )
+    parser.description += " no split) give the models; test rows are scored."
     _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
     out = "the clients' models, a .safetensors file; with --few-shot the scores, a .csv file"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
@@ -74,9 +74,9 @@ def _check_personalize(chosen: argparse.Namespace) -> None:
 
 def _predict(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Predicts every row of DATA with the model of its client. The file has the rows in their order, with the "
-        "columns client, class and p_CLASS, or client and mean in a regression."
+        "Predicts every row of DATA with the model of its client. The file has the rows in their order, "
     )
+    parser.description += "with the columns client, class and p_CLASS, or client and mean in a regression."
     _run_and_data(parser, RUN, "the rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")
 
@@ -84,9 +84,8 @@ def _predict(parser: argparse.ArgumentParser) -> None:
 def _evaluate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Scores the rows of DATA with the models of the clients that trained, or of a file."
     _run_and_data(parser, RUN, "labelled rows")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="also write evaluation.json, clients.csv and confusion.csv there"
-    )
+    files = "also write evaluation.json, clients.csv and confusion.csv there"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=files)
     parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
 
 

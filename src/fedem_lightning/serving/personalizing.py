@@ -40,11 +40,18 @@ def run(chosen: argparse.Namespace) -> None:
     assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
     if shots is not None:
-        return _write_few_shot(chosen, scores(model, rows, shots, chosen.seed), type(model).__name__)
+        table = scores(model, rows, shots, chosen.seed)
+        write_table(chosen.out, table)
+        measure = headline(str(column).removesuffix("_weighted") for column in table)[0]
+        shown = table[["k", "samples", *(f"{measure}_{kind}" for kind in SHOWN_SUMS)]]
+        print(f"{type(model).__name__}: {measure} on test rows of {int(table.clients.max())} clients")
+        print(shown.to_string(index=False, float_format="%.4g"))
+        print(f"written: {chosen.out}")
+        return
     codes = rows.codes()
     models = personalized(model, rows, codes)
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
-    table = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
+    tested = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
     write_clients(chosen.out, models)
     places = {name: schema.place(name) for name in rows.names}
     held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
@@ -54,18 +61,9 @@ def run(chosen: argparse.Namespace) -> None:
     print(f"{type(model).__name__}: {n}; written: {chosen.out}")
     if idle := int((n_train == 0).sum()):
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
-    if table is not None:
-        title = f"scores on {int(table.n_test.sum())} test rows of {int((table.n_test > 0).sum())} clients"
-        print_scores(title, summarize_table(table, "test", n_train))
-
-
-def _write_few_shot(chosen: argparse.Namespace, table: pd.DataFrame, method: str) -> None:
-    write_table(chosen.out, table)
-    measure = headline(str(column).removesuffix("_weighted") for column in table)[0]
-    shown = table[["k", "samples", *(f"{measure}_{kind}" for kind in SHOWN_SUMS)]]
-    print(f"{method}: {measure} on test rows of {int(table.clients.max())} clients")
-    print(shown.to_string(index=False, float_format="%.4g"))
-    print(f"written: {chosen.out}")
+    if tested is not None:
+        title = f"scores on {int(tested.n_test.sum())} test rows of {int((tested.n_test > 0).sum())} clients"
+        print_scores(title, summarize_table(tested, "test", n_train))
 
 
 def parse_shots(text: str) -> list[int | None]:

@@ -46,13 +46,9 @@ def make_task(
     class_weights: Sequence[float] | None = None,
     units: tuple[Sequence[float] | None, Sequence[float] | None] = (None, None),
 ) -> Task:
-    """Makes a task from its name in a configuration; `class_weights` are those of training alone,
-    `units` shift and scale of real targets.
+    """Makes a task from its name; `class_weights` are those of training alone, `units` shift and scale of real targets.
 
-    Raises:
-        UserError: a binary task has more than two classes, a task that has several labels for a
-            sample has one, or an option is another task's.
-
+    UserError: a binary task has more than two classes, one of several labels has one, or an option is another task's.
     """
     smooth = label_smoothing == 0 or name in ("classification", "language")
     require(smooth, f"label_smoothing: only a classification has it, got {label_smoothing}")

@@ -15,20 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from fedem_lightning.data.names import listed, shown
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import of_a_file, require
 
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Makes one line of whatever a broken file raises: parsers fail in many ways, also by recursion and memory."""
     require(path.is_file(), f"path: no file {path}")
-    try:
+    with of_a_file(f"path: cannot read {path} as {kind}"):
         yield
-    except (UserError, UserWarning):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"path: cannot read {path} as {kind} ({reason})") from error
 
 
 def files_in(path: Path, *endings: str) -> list[Path]:
