@@ -79,13 +79,10 @@ class Network(Recorded, ABC):
 
     @abstractmethod
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
-        """Computing time of each client, float64 [C].
+        """Computing time of each of the clients drawn for the round (int64 [C]), float64 [C].
 
-        Args:
-            clients: clients drawn for the round, int64 [C].
-            work: number of single-sample gradients that each client computes, [C]; 0 takes no time.
-            seed, round_: seed of the run, and number of the round from 0 (negative for special rounds).
-
+        `work` is the number of single-sample gradients that each computes, [C]; 0 takes no time. Rounds are counted
+        from 0; special ones are negative.
         """
 
     @abstractmethod
@@ -117,11 +114,8 @@ class Network(Recorded, ABC):
 class Clocks:
     """Simulated times of one round in all networks of a run, and the clients that finish in time.
 
-    Args:
-        networks: by name; the deadline of at most one network decides which clients are in time, for all networks.
-        clients, work, seed, round_: see `Network.compute_times`; on any device.
-        limited: whether the deadline holds; else the server waits for all clients.
-
+    The deadline of at most one network decides that for all, if the round is `limited`; else the server waits for all.
+    Arguments are those of `Network.compute_times`, on any device.
     """
 
     def __init__(

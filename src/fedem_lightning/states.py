@@ -62,9 +62,7 @@ class States:
         """Makes a buffer of the module.
 
         Args:
-            name: of the buffer.
-            tensor: initial values; an empty tensor takes its size from the data, or from a checkpoint.
-            owner: whose it is.
+            name, tensor, owner: an empty tensor takes its size from the data, or from a checkpoint.
             columns: of the clients' table; the tensor is [T, ...] then.
             client_axis: the axis along which clients lie, T long; it is 0 for what clients own, and for columns. None:
                 the tensor is not about single clients.

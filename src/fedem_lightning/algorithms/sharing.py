@@ -130,13 +130,7 @@ class TiedMixture(Mixture):
         return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), q.shape[1])
 
     def tune(
-        self,
-        models: Models,
-        block: Block,
-        round_: int,
-        weights: Tensor | None,
-        step: LocalStep,
-        **options: Any,
+        self, models: Models, block: Block, round_: int, weights: Tensor | None, step: LocalStep, **options: Any
     ) -> Models:
         """Theta_0 and all phi_m together, as in `solve`, so that each client still has one theta_0."""
         some = next(iter(models.values()))

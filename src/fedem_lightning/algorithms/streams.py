@@ -119,15 +119,10 @@ def _parts(block: Block, n_parts: int, seed: int) -> Tensor:
 
 
 def coefficients(distance: Tensor, noise: Tensor, other_noise: Tensor, counts: Tensor, rule: Similarity) -> Tensor:
-    """Collaboration weights before rows are scaled to sum to 1, float64 [C, T].
+    """Collaboration weights before rows are scaled to sum to 1, float64 [C, T]; `counts` are n_j [T].
 
-    Args:
-        distance: Delta, squared distances of gradients (with "cosine" of their directions), float64 [C, T].
-        noise: sigma^2 [C]; other_noise: sigma^2 [T]. NaN is replaced by the mean of the known values.
-        counts: n_j [T].
-        rule: "eq6": n_j exp(-Delta_ij / (2 sigma_i sigma_j)); "cosine": n_j cos(g_i, g_j), negative values of which
-            become 0 after the rows of a stream are averaged.
-
+    "eq6": n_j exp(-Delta_ij / (2 sigma_i sigma_j)) of squared distances [C, T] and sigma^2 [C] and [T], NaN of which is
+    replaced by the mean; "cosine": n_j cos(g_i, g_j), negative values of which become 0 once a stream's are averaged.
     """
     if rule == "cosine":
         return counts.double() * (1 - distance / 2)

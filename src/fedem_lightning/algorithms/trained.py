@@ -32,10 +32,8 @@ class TrainedModel:
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.
 
-        Raises:
-            UserError: no such client trained; or clients adapt their models to samples, which the model does not keep;
-                or Flower's clients keep their models.
-
+        UserError: no such client trained; or clients adapt their models to samples, which the model does not keep; or
+        Flower's clients keep their models.
         """
         algorithm, schema = self.algorithm, self.schema
         t = torch.tensor([schema.trained(name)], device=algorithm.device)

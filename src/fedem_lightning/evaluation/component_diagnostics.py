@@ -112,10 +112,7 @@ def recovery_scores(
 ) -> dict[str, float | list[int]]:
     """Matches components to the true ones (Hungarian method on the seen clients), then measures their distances.
 
-    Args:
-        pi: learned mixture weights [T, M]; theta: learned linear models [M, d], or None.
-        truth: may hold "pi" [T, M], "theta" [M, d], "group" int [T].
-        seen: bool [T].
+    `pi` are learned weights [T, M], `theta` linear models [M, d]; `truth` may hold both, and "group" int [T].
 
     Returns:
         If the ground truth is known and sizes agree: pi_cosine_distance, theta_cosine_distance, group_accuracy (the

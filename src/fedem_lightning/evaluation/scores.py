@@ -68,11 +68,10 @@ def score(
     by_sample: bool = False,
     predictions: Predictions | None = None,
 ) -> Scores:
-    """Scores `clients` (int64 [C]) on every split.
+    """Scores `clients` (int64 [C]) on every split; each process its share of them, and their sums are added.
 
-    Each process scores its share of the clients, and their sums are added. An adaptation tunes on the training samples
-    of `own_data`. `by_sample` says whether the scores of the test samples are kept; `predictions`, if given, keeps
-    their probabilities.
+    An adaptation tunes on the training samples of `own_data`. `by_sample` keeps the scores of the test samples,
+    `predictions` their probabilities.
     """
     if algorithm.remote is not None:
         found: Scores = algorithm.remote.scores(algorithm, federation, clients)

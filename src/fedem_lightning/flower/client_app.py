@@ -91,8 +91,7 @@ def score(message: Message, context: Context) -> Message:
     found |= {f"{split}/size": int(federation.splits[split].counts().sum()) for split in SPLITS}
     columns = personal.columns if isinstance(personal, OwnModels) else {}
     found |= {f"column/{name}": float(columns[name][0]) for name in scored_columns(algorithm)}
-    if "model" in context.node_config:
-        assert algorithm.schema is not None  # `algorithm_of` has prepared it
+    if "model" in context.node_config and algorithm.schema is not None:  # `algorithm_of` has prepared it
         models = ClientModels((algorithm.schema.name(0),), personal, algorithm.schema)
         write_clients(Path(str(context.node_config["model"])), models)
     return Message(RecordDict({"scores": MetricRecord(found)}), reply_to=message)

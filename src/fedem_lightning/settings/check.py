@@ -18,12 +18,9 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=Tr
 
 
 class AllowedValues:
-    """What a parameter may be.
+    """What a parameter may be: its annotation, and its default (`inspect.Parameter.empty`: it has none).
 
-    Args:
-        hint: its annotation; a text among the limits of an `Annotated` is what a message says in their place.
-        default: its default; `inspect.Parameter.empty`: it has none.
-
+    A text among the limits of an `Annotated` is what a message says in their place.
     """
 
     def __init__(self, hint: Any, default: Any = inspect.Parameter.empty) -> None:
@@ -98,13 +95,9 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def check_arguments(key: str, target: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Checks the arguments of a call.
+    """Checks the arguments of a call; UserError: the first that its annotation does not allow, as KEY.NAME.
 
     A function begins with `check_arguments(KEY, itself, locals())`; a class has the base `Checked`.
-
-    Raises:
-        UserError: the first that its annotation does not allow, as KEY.NAME.
-
     """
     known = parameters(target).known
     for name, value in arguments.items():
