@@ -11,8 +11,7 @@ from typing import Any
 _REMOVED = ("Cc", "Cf", "Zl", "Zp")  # control and format characters (some turn the direction of writing), line ends
 
 _WRITTEN = (type(None), numbers.Number, str, bytes, Path, Sequence, Mapping)
-_LONGEST = 80
-"""Characters of a given value that a message shows."""
+_LONGEST = 80  # characters of a given value that a message shows
 
 
 class UserError(ValueError):

@@ -34,8 +34,7 @@ def keep_freed_memory() -> bool:
 
 
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # as Lightning reads
-_EVERY = 0.2
-"""Seconds between two looks at the process that has started this one."""
+_EVERY = 0.2  # seconds between two looks at the process that has started this one
 
 
 def is_worker_rank() -> bool:

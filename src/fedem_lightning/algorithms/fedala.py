@@ -103,14 +103,12 @@ class FedALA(FederatedAlgorithm):
         t, part, losses = block.clients, self._part(block, round_), list[Tensor]()
         own = self.own.read(t)
         weights, learning = self._pass(part, own, self.weights.read(t), round_), ~self.weights.written[t]  # [C]
-        some = learning.nonzero().squeeze(1)
-        while len(some) and len(losses) + 1 < MAX_PASSES:
+        while learning.any() and len(losses) + 1 < MAX_PASSES:
             found = self.own_models(self.initialized(own, weights)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
             if len(losses) >= 10:
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
-                some = learning.nonzero().squeeze(1)
-            if len(some):
+            if len(some := learning.nonzero().squeeze(1)):
                 theirs, old = ({name: rows[some] for name, rows in models.items()} for models in (own, weights))
                 for name, rows in self._pass(_of(part, some), theirs, old, round_).items():
                     weights[name].index_copy_(0, some, rows)

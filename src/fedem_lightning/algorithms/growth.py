@@ -1,7 +1,7 @@
 """Room for clients that a trained algorithm has not seen: a copy with more rows of client state."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,18 +68,17 @@ class Remembered(Split):
 
     def thinned(self, clients: Tensor, fraction: float, seed: int) -> "Remembered":
         """The same with a random subset of the samples of `clients`."""
-        return self._around(super().thinned(clients, fraction, seed))
+        split = super().thinned(clients, fraction, seed)
+        return Remembered(split.index, split.offsets, self.n_known)
 
     def to(self, device: torch.device | str) -> "Remembered":
         """The same split on another device."""
-        return replace(self._around(super().to(device)), n_known=self.n_known.to(device))
+        split = super().to(device)
+        return Remembered(split.index, split.offsets, self.n_known.to(device))
 
     def fingerprint(self) -> list[Tensor]:
         """The tensors that a digest must include."""
         return [*super().fingerprint(), self.n_known]
-
-    def _around(self, split: Split) -> "Remembered":
-        return Remembered(split.index, split.offsets, self.n_known)
 
 
 def federation_of(

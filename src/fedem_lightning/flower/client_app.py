@@ -40,8 +40,7 @@ from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.tasks import TaskName
 
 app = ClientApp()
-FIRST = torch.zeros(1, dtype=torch.int64)
-"""The client's index in its own federation."""
+FIRST = torch.zeros(1, dtype=torch.int64)  # the client's index in its own federation
 
 
 @app.query()

@@ -25,8 +25,7 @@ STYLE = RUNS_STYLE | {"pdf.fonttype": 42}
 """Matplotlib's settings while figures are made and saved; text stays text in a PDF file."""
 WIDTH, HEIGHT = 4.2, 3.0
 """Inches of a panel."""
-_COLUMNS = 3
-"""Most panels in a row."""
+_COLUMNS = 3  # most panels in a row
 Looks = dict[str, dict[str, Any]]
 """Matplotlib's arguments for the line of every row, by its label."""
 

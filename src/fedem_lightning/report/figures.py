@@ -20,11 +20,9 @@ from fedem_lightning.run.figures import GROUPS_SHOWN, by_round_axis, drawn_text,
 DEFAULT = ("curves", "seeds", "clients", "mixture")
 _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up and down"}
 """Labels of the x-axis by column of `Run.curve`."""
-_MOST_ROWS = 6
-"""Rows whose mixture weights are drawn."""
+_MOST_ROWS = 6  # whose mixture weights are drawn
 _PERCENTILES = np.arange(1, 101)
-_NAME = 200
-"""Letters of a row's name in a legend, which breaks it into lines."""
+_NAME = 200  # letters of a row's name in a legend, which breaks it into lines
 
 
 def figures_of(

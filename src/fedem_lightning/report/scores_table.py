@@ -16,8 +16,7 @@ from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
 from fedem_lightning.report.warning_lines import warning_lines
 
 _Values = dict[str, dict[str, float]]
-_N_SHOWN = 6
-"""Columns that are shown unless the user names some."""
+_N_SHOWN = 6  # columns that are shown unless the user names some
 
 
 @dataclass

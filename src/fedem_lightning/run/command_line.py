@@ -20,8 +20,7 @@ from fedem_lightning.settings.peers import method_of_peers, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
-_SHOWN = 3
-"""Commands that a line lists."""
+_SHOWN = 3  # commands that a line lists
 
 
 def check_options(words: Sequence[str]) -> None:

@@ -107,7 +107,7 @@ def usage() -> str:
         begin, rest = f"  {name:<25} ", " " * 28
         listed = ", ".join(offered[group])
         lines.append(textwrap.fill(listed, 118, initial_indent=begin, subsequent_indent=rest, break_on_hyphens=False))
-    docs = CONFIG_DIR.parent / "docs"
-    here = f"{CONFIG_DIR.parent / 'README.md'}, {docs}"
-    where = here if docs.is_dir() else "README.md and docs/ of the repository"
+    root = CONFIG_DIR.parent
+    here = f"{root / 'README.md'}, {root / 'docs'}"
+    where = here if (root / "docs").is_dir() else "README.md and docs/ of the repository"
     return _TEXT.format(groups="\n".join(lines), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)

@@ -30,8 +30,7 @@ LONG_RUN_FLOPS = 3e12
 
 
 def pick_devices(config: "DictConfig", model: "FederatedAlgorithm", data: "FederatedDataModule") -> Any:
-    """The Trainer's devices; on a CPU "auto" means processes (Lightning would take 1): one for each core if
-    learners run one by one, else one. A small batch does not use several threads well; a stack of learners does.
+    """The Trainer's devices; on a CPU "auto" means processes: one for each core if learners run one by one, else one.
 
     None, the default: as "auto" for a long run on a CPU, else 1. Also 1 where clients keep models that others read,
     whose exchange in every round takes what processes gain; or models on disk, of which each process has a file.

@@ -43,8 +43,7 @@ from fedem_lightning.run.trackers import Trackers
 from fedem_lightning.settings.keys import dataset_name
 from fedem_lightning.startup import is_worker_rank
 
-_PATIENCE = 10.0
-"""Seconds that another process waits after an error: the first one says it, and ends the others."""
+_PATIENCE = 10.0  # seconds that another process waits after an error: the first one says it, and ends the others
 
 
 def run(

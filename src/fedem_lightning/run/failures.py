@@ -15,8 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.startup import is_worker_rank
 
-_LONGEST = 1000
-"""Characters of a line."""
+_LONGEST = 1000  # characters of a line
 TRACE = "error.txt"
 _MADE = re.compile(
     r"Error in call to target '(?P<target>[^']+)'(?:.*^full_key: (?P<key>\S+))?", re.DOTALL | re.MULTILINE
