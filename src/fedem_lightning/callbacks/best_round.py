@@ -54,7 +54,7 @@ class BestRound(Checked, pl.Callback):
         if model.remote is None:
             self.best = best_round(model.curves)
             if self.best == last:
-                trainer.save_checkpoint(self._path(trainer))
+                trainer.save_checkpoint(self._path(trainer), weights_only=False)
         if self.patience is None or self.since(last) < min(model.curves):
             return
         losses = {round_: row["val/loss"] for round_, row in model.curves.items() if "val/loss" in row}

@@ -84,7 +84,7 @@ class RoundCheckpoint(Checked, Checkpoint):
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         path = self._folder(trainer) / f"round-{rounds:06d}.ckpt"
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(path, weights_only=False)
         self.saved, self.saved_rounds = path, rounds
         self._remove_old(trainer, rounds)
 
