@@ -8,6 +8,7 @@ import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedAvg, FedEM, PrivateMean
 from fedem_lightning.callbacks import BestRound, RoundCheckpoint
+from fedem_lightning.evaluation.convergence import whole_run
 from helpers.federations import make_data, make_model, make_trainer
 
 
@@ -31,8 +32,8 @@ def test_the_model_is_that_of_the_best_round(kind: Any, tmp_path: Path) -> None:
     best = max(val, key=lambda r: (val[r], -r))
     assert best < 8
     assert model.diagnostics["scored_round"] == best
-    assert model.whole_run[0].rounds == 8
-    assert max(model.whole_run[1]) == 8
+    assert whole_run(model)[0].rounds == 8
+    assert max(whole_run(model)[1]) == 8
     assert model.statistics.rounds == best  # so that what is drawn to score it is what its checkpoint would draw
     (scores,) = trainer.validate(model, data, verbose=False)
     assert scores["val/accuracy"] == pytest.approx(val[best], abs=1e-6)
@@ -44,7 +45,7 @@ def test_the_model_is_that_of_the_best_round(kind: Any, tmp_path: Path) -> None:
 def test_training_stops_once_validation_shows_no_gain(tmp_path: Path) -> None:
     callback = BestRound(5, tmp_path)
     model, trainer, _ = _fit(FedAvg, 200, callback, tmp_path, client_optimizer=ClientSGD(lr=0.5))
-    assert callback.stopped == trainer.current_epoch == model.whole_run[0].rounds < 200
+    assert callback.stopped == trainer.current_epoch == whole_run(model)[0].rounds < 200
     since = callback.since(trainer.current_epoch)
     assert since <= trainer.current_epoch - 5
     assert model.diagnostics["scored_round"] <= trainer.current_epoch

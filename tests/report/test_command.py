@@ -269,6 +269,16 @@ def test_a_sweep_ends_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert shlex.split(command) == [str(tmp_path / "my sweep"), "--out", str(tmp_path / "my sweep" / "report")]
 
 
+def test_a_search_ends_with_what_validation_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = two_methods(tmp_path / "tune")
+    found = "name: optuna\nbest_params: {algorithm.client_optimizer.lr: 0.15678}\nbest_value: 0.75\n"
+    (sweep / "optimization_results.yaml").write_text(found)
+    print_sweep(sweep)
+    said = capsys.readouterr().out
+    assert "best on validation (0.75): algorithm.client_optimizer.lr=0.157" in said
+    assert "is best" not in said
+
+
 def test_a_sweep_of_broken_runs_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "0_seed=0")
     for job, text in ((tmp_path / "0_seed=0", '{"algorithm": "fed'), (tmp_path / "1_seed=1", "{}")):

@@ -28,7 +28,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.convergence import convergence, unfinished_line
+from fedem_lightning.evaluation.convergence import Curves, convergence, unfinished_line, whole_run
 from fedem_lightning.evaluation.sample_scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
@@ -245,7 +245,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number; 0: before the first
-        self.past: tuple[Statistics, dict[int, dict[str, float]]] | None = None  # before `BestRound` went back
+        self.past: tuple[Statistics, Curves] | None = None  # before `BestRound` went back; see `whole_run`
         self.client_scores: dict[str, dict[str, np.ndarray]] = {}  # of the newest evaluation: split -> measure -> [C]
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
         self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
@@ -276,11 +276,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         check_arguments("", cls.load_from_checkpoint, {"checkpoint_path": checkpoint_path, "trust": trust})
         given = {name: value for name, value in arguments.items() if name not in checkpoints.LIGHTNINGS_OPTIONS}
         return checkpoints.model_of(checkpoints.read_checkpoint(Path(checkpoint_path)), cls, trust, given)
-
-    @property
-    def whole_run(self) -> tuple[Statistics, dict[int, dict[str, float]]]:
-        """Costs and curves of all rounds, also of those after the one whose model this is (`callbacks.BestRound`)."""
-        return self.past or (self.statistics, self.curves)
 
     @property
     def message_bytes(self) -> int:
@@ -402,7 +397,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def on_fit_end(self) -> None:
         """Says whether the validation loss still falls, unless the command line does."""
-        if self.says_unfinished and (line := unfinished_line(convergence(self.whole_run[1]))):
+        if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self)[1]))):
             rank_zero_only(print)(line)
 
     def prepare_for(self, federation: Federation) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.evaluation.convergence import LARGEST_FALL, best_round, errors_by_round, fall
@@ -66,6 +67,13 @@ class BestRound(Checked, pl.Callback):
         """Makes the model that of the best round, as its checkpoint would; `whole_run` keeps all rounds' history."""
         model: Any = pl_module
         path = self._path(trainer)
+        if self.stopped is not None:
+            kept = "the last model counts" if self.best is None else f"the model of round {self.best} is kept"
+            rank_zero_only(print)(
+                f"stopped by BestRound at round {self.stopped} of at most {trainer.max_epochs}: over rounds "
+                f"{self.since(self.stopped)} to {self.stopped} the validation scores improved by less than "
+                f"{LARGEST_FALL:.0%}; {kept}"
+            )
         if self.best in (None, model.statistics.rounds) or not path.exists():
             return
         saved = read_checkpoint(path)

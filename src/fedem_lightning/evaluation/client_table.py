@@ -8,6 +8,7 @@ import torch
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.class_scores import class_scores, columns, label_scores, majority
+from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.evaluation.sample_scores import Predictions, SampleScores, fits, n_probabilities
 from fedem_lightning.evaluation.scores import all_scored_clients, score
 from fedem_lightning.evaluation.summaries import summarize_table
@@ -57,7 +58,7 @@ def client_table(
         }
     )
     if algorithm.faults is not None:
-        rounds = algorithm.whole_run[0].rounds
+        rounds = whole_run(algorithm)[0].rounds
         faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
         table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
     for split, found in measures.items():

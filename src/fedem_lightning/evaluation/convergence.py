@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedem_lightning.history import Statistics
 from fedem_lightning.records import HIGHER_IS_BETTER, headline
+
+if TYPE_CHECKING:
+    from fedem_lightning.algorithms.base import FederatedAlgorithm
 
 Curves = Mapping[int, Mapping[str, float]]
 """What rounds logged, by their number; 0: before the first."""
@@ -69,8 +73,7 @@ def unfinished_line(found: Mapping[str, Any]) -> str:
     (begin, end), loss = found["rounds"], {"val": "validation", "train": "training"}[found["split"]]
     return (
         f"not finished: the {loss} loss fell by {found['share']:.1%} over the last tenth of the rounds (rounds {begin} "
-        f"to {end}; finished is at most {LARGEST_FALL:.0%}); more rounds (trainer.max_epochs) or another learning rate "
-        "would change the scores"
+        f"to {end}; finished is at most {LARGEST_FALL:.0%}); more rounds (trainer.max_epochs) would change the scores"
     )
 
 
@@ -80,6 +83,11 @@ def errors_by_round(curves: Curves, split: str = "val") -> dict[int, float]:
     key, higher = f"{split}/{measure}", HIGHER_IS_BETTER[measure]
     found = {round_: row[key] for round_, row in sorted(curves.items()) if key in row}
     return {round_: 1 - value if higher else value for round_, value in found.items()}
+
+
+def whole_run(algorithm: "FederatedAlgorithm") -> tuple[Statistics, Curves]:
+    """Costs and curves of all rounds, also of those after the one whose model this is (`callbacks.BestRound`)."""
+    return algorithm.past or (algorithm.statistics, algorithm.curves)
 
 
 def best_round(curves: Curves) -> int | None:

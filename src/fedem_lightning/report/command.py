@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -63,8 +64,12 @@ def print_sweep(folder: Path) -> None:
     """Prints the table of a sweep's finished runs, what cannot be read, and the command that makes a page of them."""
     if not folder.is_dir():
         return
-    report = assemble([folder], Papers())
-    print_parts(report_parts(report.tables, report.left_out))
+    report, found = assemble([folder], Papers()), folder / "optimization_results.yaml"
+    print_parts(report_parts(report.tables, report.left_out, headline=not found.exists()))
+    if found.exists():  # of a search: test scores choose nothing
+        best = yaml.safe_load(found.read_text())
+        words = shlex.join(f"{key}={value:.3g}" for key, value in best["best_params"].items())
+        print(f"best on validation ({best['best_value']:.4g}): {words}")
     if report.tables:
         words = shlex.join([str(folder), "--out", str(folder / "report")])
         print(f"a page with figures: python -m fedem_lightning.report {words}")
@@ -101,14 +106,15 @@ def print_parts(parts: Iterable[Text | RichTable]) -> None:
 
 
 def report_parts(
-    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None
+    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None, headline: bool = True
 ) -> Iterator[Text | RichTable]:
     """The tables piece by piece, with the columns that are asked for, and the lines about what they leave out."""
     for table in tables:
         yield Text(f"\n{table.title}", style="bold")
         shown = table.shown(columns)
         yield _drawn(table, shown)
-        yield Text(in_a_sentence(table), style="bold")
+        if headline:
+            yield Text(in_a_sentence(table), style="bold")
         yield from (Text(one_line(line)) for line in [*table.notes, *table.warnings])
         if others := [key for key in table.columns if key not in shown]:
             yield Text(f"{len(others)} more columns, by --columns NAME ...: {', '.join(others)}", style="dim")

@@ -13,9 +13,8 @@ from pytorch_lightning.callbacks import EarlyStopping
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
-from fedem_lightning.callbacks import BestRound
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.evaluation.convergence import LARGEST_FALL, unfinished_line
+from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.records import in_words
 from fedem_lightning.run.devices import pick_accelerator
 
@@ -68,20 +67,13 @@ def resumed_lines(checkpoint: Path, model: FederatedAlgorithm, rounds: int) -> l
     return lines
 
 
-def stop_line(trainer: pl.Trainer, model: FederatedAlgorithm) -> str:
-    """Which callback has ended the training before its last round, and which round's model is kept; else empty."""
+def stop_line(trainer: pl.Trainer) -> str:
+    """That `EarlyStopping` has ended the training before its last round; else empty."""
     rounds, limit = trainer.current_epoch, trainer.max_epochs
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         if isinstance(callback, EarlyStopping) and callback.stopped_epoch and rounds != limit:
             return f"stopped by EarlyStopping at round {rounds} of {limit} ({callback.monitor})"
-        if isinstance(callback, BestRound) and callback.stopped is not None:
-            kept = model.diagnostics.get("scored_round", model.statistics.rounds)
-            over = f"{callback.since(callback.stopped)} to {callback.stopped}"
-            return (
-                f"stopped by BestRound at round {rounds} of at most {limit}: over rounds {over} the validation scores "
-                f"improved by less than {LARGEST_FALL:.0%}; the model of round {kept} is kept"
-            )
     return ""
 
 

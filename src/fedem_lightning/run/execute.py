@@ -16,6 +16,7 @@ from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
+from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run.announcements import announce, resumed_lines, round_lines, say, stop_line
 from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten, with_features
@@ -129,11 +130,11 @@ def _run(
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
-            if stopped := stop_line(trainer, model):
+            if stopped := stop_line(trainer):
                 say(stopped)
             results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
     except BaseException:
-        if trainer.is_global_zero and model.whole_run[0].rounds <= done:
+        if trainer.is_global_zero and whole_run(model)[0].rounds <= done:
             leave_folder(folder, before)
         raise
     finally:

@@ -11,6 +11,7 @@ from fedem_lightning.algorithms.checks import check_capabilities
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.records.recipes import plain
@@ -50,7 +51,7 @@ def save_run(
     config = _config(model, data)
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     rounds = RoundCSVLogger(place / "metrics.csv")
-    for round_, cells in model.whole_run[1].items():
+    for round_, cells in whole_run(model)[1].items():
         rounds.log_metrics(cells, round_)
     rounds.write()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
@@ -94,5 +95,5 @@ def _config(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, A
     of_data = plain(dict(data.hparams.get("data", {})))
     if of_data.get("seed") == model.seed:
         of_data["seed"] = "${seed}"
-    trainer = {"max_epochs": model.whole_run[0].rounds}
+    trainer = {"max_epochs": whole_run(model)[0].rounds}
     return {"seed": model.seed, "algorithm": algorithm, **parts, "dataset": of_data, "trainer": trainer}

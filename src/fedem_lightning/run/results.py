@@ -19,7 +19,7 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
-from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores
+from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
@@ -32,7 +32,7 @@ Artifacts = Mapping[str, Mapping[str, np.ndarray]]
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Results of a finished run after Trainer.test, as plain containers; docs/results.md describes every key."""
-    table, statistics = algorithm.clients, algorithm.whole_run[0]
+    table, statistics = algorithm.clients, whole_run(algorithm)[0]
     seen, unseen = (table[table.population == population] for population in ("seen", "unseen"))
     seconds = statistics.round_seconds
     return {
@@ -50,7 +50,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
-        "convergence": convergence(algorithm.whole_run[1]),
+        "convergence": convergence(whole_run(algorithm)[1]),
         **_compared_rounds(algorithm),
         **algorithm.diagnostics,
         "seconds": {"training": statistics.training_seconds, "per_round": median(seconds) if seconds else None},
@@ -80,7 +80,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
 
 def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
     """The scores of the round that is best on validation, and of the last one that was evaluated."""
-    curves = algorithm.whole_run[1]
+    curves = whole_run(algorithm)[1]
     best = best_round(curves)
     evaluated = [round_ for round_ in curves if best is not None and round_ in errors_by_round(curves)]
     rounds = {"best_round": best, "last_round": max(evaluated, default=None)}
@@ -107,7 +107,7 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
 
 def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Whose updates were rejected, and the scores over the honest clients; empty unless there are any."""
-    rejections, table = algorithm.whole_run[0].rejections, algorithm.clients
+    rejections, table = whole_run(algorithm)[0].rejections, algorithm.clients
     found: dict[str, Any] = {}
     if rejections.total:
         named = [{**entry, "name": str(federation.names[entry["client"]])} for entry in rejections.by_client]
@@ -161,7 +161,7 @@ def write_run(
     if algorithm.remote is None and (counts := label_counts(federation, all_scored_clients(algorithm, federation))):
         artifacts["label_counts"] = counts
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
-    results["seconds"]["total"] = algorithm.whole_run[0].total_seconds()
+    results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
     save_results(folder, results, algorithm.clients, artifacts)
     return results, figures
 
