@@ -59,7 +59,7 @@ def test_a_training_that_still_gains_goes_on(tmp_path: Path) -> None:
 
 def test_a_private_mean_takes_the_last_round(tmp_path: Path) -> None:
     callback = BestRound(1, tmp_path)
-    aggregation = PrivateMean(noise_multiplier=1.0, clip=1.0)
+    aggregation = PrivateMean(noise_multiplier=0.0, clip=1.0)
     model, _, _ = _fit(FedAvg, 8, callback, tmp_path, aggregation=aggregation, client_optimizer=ClientSGD(lr=3.0))
     assert callback.best is None
     assert callback.stopped is None

@@ -52,7 +52,7 @@ def save_run(
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     rounds = RoundCSVLogger(place / "metrics.csv")
     for round_, cells in whole_run(model)[1].items():
-        rounds.log_metrics(cells, round_)
+        rounds.log_metrics(dict(cells), round_)
     rounds.write()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
