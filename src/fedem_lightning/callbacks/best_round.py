@@ -20,7 +20,7 @@ class BestRound(Checked, pl.Callback):
     """Stops training once validation no longer improves; afterwards the model is that of the best round.
 
     It stops when over the last `patience` rounds, and over the last tenth of all, neither the validation loss nor the
-    error has fallen by more than 1 % (`evaluation.convergence`). The best round has the best `val/accuracy`, or the
+    error has fallen by more than 0.5 % (`evaluation.convergence`). The best round has the best `val/accuracy`, or the
     lowest `val/mse` or `val/loss`, as the task has it. Needs validation samples; without them nothing stops.
 
     With a `PrivateMean` all rounds run and the last one counts, because a choice by clients' scores would have to be
@@ -72,7 +72,7 @@ class BestRound(Checked, pl.Callback):
             rank_zero_only(print)(
                 f"stopped by BestRound at round {self.stopped} of at most {trainer.max_epochs}: over rounds "
                 f"{self.since(self.stopped)} to {self.stopped} the validation scores improved by less than "
-                f"{LARGEST_FALL:.0%}; {kept}"
+                f"{LARGEST_FALL:.1%}; {kept}"
             )
         if self.best in (None, model.statistics.rounds) or not path.exists():
             return

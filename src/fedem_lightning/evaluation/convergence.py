@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 Curves = Mapping[int, Mapping[str, float]]
 """What rounds logged, by their number; 0: before the first."""
 
-LARGEST_FALL = 0.01
+LARGEST_FALL = 0.005
 """Share by which the loss of a finished training may fall over the last tenth of its rounds."""
 _OF_THE_START = 0.05
 """Share of the first loss; a loss below it is no smaller scale, as that of separable classes falls for ever."""
 
 
 def convergence(curves: Curves) -> dict[str, Any]:
-    """Whether a training is finished: its validation loss falls by at most 1 % over the last tenth of its rounds.
+    """Whether a training is finished: its validation loss falls by at most 0.5 % over the last tenth of its rounds.
 
     The fall is the lowest loss before the last tenth less the lowest loss in it. It is taken as a share of the loss or
     of its fall since the start, whichever is less, but of no less than 5 % of the first loss. Where evaluations are
@@ -73,7 +73,7 @@ def unfinished_line(found: Mapping[str, Any]) -> str:
     (begin, end), loss = found["rounds"], {"val": "validation", "train": "training"}[found["split"]]
     return (
         f"not finished: the {loss} loss fell by {found['share']:.1%} over the last tenth of the rounds (rounds {begin} "
-        f"to {end}; finished is at most {LARGEST_FALL:.0%}); more rounds (trainer.max_epochs) would change the scores"
+        f"to {end}; finished is at most {LARGEST_FALL:.1%}); more rounds (trainer.max_epochs) would change the scores"
     )
 
 
