@@ -93,7 +93,7 @@ def test_arrays_come_with_the_option(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "form": ({"split_by": "month:opened"}, "split_by: expected time:COLUMN, group:COLUMN or stratified; for arrays"),
     "no column": ({"split_by": "time"}, "split_by: expected time:COLUMN, group:COLUMN or stratified; for arrays"),
-    "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN, group:COLUMN or strat"),
+    "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN, group:COLUMN or stratified"),
     "missing column": ({"split_by": "time:open"}, "split_by: no column 'open'; did you mean opened?"),
     "role": ({"split_by": "group:shop"}, "split_by: column 'shop' is the client already"),
     "split": ({"split_by": "time:opened", "split": "part"}, "split_by: the data have their split already"),
