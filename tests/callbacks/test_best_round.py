@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedAvg, FedEM, PrivateMean
+from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import BestRound, RoundCheckpoint
 from fedem_lightning.evaluation.convergence import whole_run
-from helpers.federations import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer, parameters
 
 
 def _fit(kind: Any, rounds: int, callback: BestRound, tmp_path: Path, **options: Any) -> Any:
@@ -40,6 +41,20 @@ def test_the_model_is_that_of_the_best_round(kind: Any, tmp_path: Path) -> None:
     until, _, _ = _fit(kind, best, BestRound(None, tmp_path / "other"), tmp_path / "other", **options)
     for name, tensor in until.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
+
+
+def test_the_file_of_an_earlier_training_is_not_taken(tmp_path: Path) -> None:
+    """In Python the folder is the same for all trainings; the file's round says whose it is."""
+    _fit(FedAvg, 3, BestRound(None, tmp_path), tmp_path, client_optimizer=ClientSGD(lr=0.1))
+    data = make_data()
+    model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1))
+    callback = BestRound(None, tmp_path)
+    trainer = make_trainer(2, callbacks=[callback], enable_checkpointing=True)  # without evaluations
+    trainer.fit(model, data)
+    last = parameters(model).clone()
+    callback.best = 1 if len(read_checkpoint(tmp_path / "best.ckpt")["statistics"]["round_seconds"]) != 1 else 2
+    callback.on_fit_end(trainer, model)
+    assert torch.equal(parameters(model), last)
 
 
 def test_training_stops_once_validation_shows_no_gain(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class BestRound(Checked, pl.Callback):
         last = model.statistics.rounds
         quick: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
         private = model.aggregation.samples_independently
-        if quick or private or last not in errors_by_round(model.curves):
+        evaluated = any(key.startswith("val/") for key in model.curves.get(last, ()))
+        if quick or private or not evaluated:
             return
         if model.remote is None:
             self.best = best_round(model.curves)
@@ -67,16 +68,18 @@ class BestRound(Checked, pl.Callback):
         """Makes the model that of the best round, as its checkpoint would; `whole_run` keeps all rounds' history."""
         model: Any = pl_module
         path = self._path(trainer)
+        saved = read_checkpoint(path) if self.best and path.exists() else None
+        if saved is not None and len(saved["statistics"]["round_seconds"]) != self.best:
+            saved = None  # of an earlier training in the same folder
         if self.stopped is not None:
-            kept = "the last model counts" if self.best is None else f"the model of round {self.best} is kept"
+            kept = "the last model counts" if saved is None else f"the model of round {self.best} is kept"
             rank_zero_only(print)(
                 f"stopped by BestRound at round {self.stopped} of at most {trainer.max_epochs}: over rounds "
                 f"{self.since(self.stopped)} to {self.stopped} the validation scores improved by less than "
                 f"{LARGEST_FALL:.1%}; {kept}"
             )
-        if self.best in (None, model.statistics.rounds) or not path.exists():
+        if saved is None or self.best == model.statistics.rounds:
             return
-        saved = read_checkpoint(path)
         model.past = copy.deepcopy(model.statistics), model.curves
         model.on_load_checkpoint(saved)
         model.load_state_dict(saved["state_dict"])
