@@ -24,7 +24,7 @@ class BestRound(Checked, pl.Callback):
     lowest `val/mse` or `val/loss`, as the task has it. Needs validation samples; without them nothing stops.
 
     With a `PrivateMean` all rounds run and the last one counts, because a choice by clients' scores would have to be
-    paid for. Where clients are processes of their own, training stops, and the last round counts: they have its models.
+    paid for. Under Flower training stops, too, and the last round's model is kept: the clients hold the rest of it.
 
     Args:
         patience: rounds without a gain after which training stops; None: it never does.
