@@ -16,7 +16,7 @@ from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.records import in_words
-from fedem_lightning.run.devices import pick_accelerator
+from fedem_lightning.run.building import pick_accelerator
 
 _COMMAND = "choose one with: "
 """How a line with a command begins: it stays whole, to be copied."""

@@ -5,6 +5,7 @@ import logging
 import os
 import pkgutil
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ import torch
 from hydra.utils import instantiate
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf, open_dict
+from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import BestRound, MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.cohort import share_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.engine import LoopEngine, cores
+from fedem_lightning.errors import require
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
-from fedem_lightning.run.devices import on_cpu, pick_accelerator
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from fedem_lightning.settings.keys import LOOKS
 
@@ -93,6 +97,38 @@ def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     return callbacks
+
+
+def pick_accelerator(config: DictConfig) -> str:
+    """The Trainer's accelerator: the CPU where auto would take a Mac's GPU, which has no float64."""
+    accelerator = config.trainer.get("accelerator", "auto")
+    return "cpu" if accelerator == "auto" and MPSAccelerator.is_available() else accelerator
+
+
+def on_cpu(config: DictConfig) -> bool:
+    """Whether the Trainer takes the CPU."""
+    accelerator = pick_accelerator(config)
+    return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+
+
+def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedDataModule) -> Any:
+    """The Trainer's devices; on a CPU "auto" means processes: one for each core if learners run one by one, else one.
+
+    UserError: there are more processes than clients in a round.
+    """
+    devices, n_nodes = config.trainer.devices, config.trainer.get("num_nodes", 1)
+    if devices is None:
+        return 1
+    if not on_cpu(config) or model.remote is not None:
+        return devices
+    n_clients = share_of(model.participation, len(data.federation.clients()))
+    if devices == "auto":
+        one_by_one = isinstance(model.local.resolve_engine(torch.device("cpu")), LoopEngine)
+        return max(1, min(cores(), n_clients // n_nodes)) if one_by_one else 1
+    n = len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else int(devices)
+    fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
+    require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
+    return devices
 
 
 def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:

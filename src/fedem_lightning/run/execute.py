@@ -19,8 +19,14 @@ from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run.announcements import announce, resumed_lines, round_lines, say, stop_line
-from fedem_lightning.run.building import build_callbacks, build_model, build_trainer, quieten, with_features
-from fedem_lightning.run.devices import pick_devices
+from fedem_lightning.run.building import (
+    build_callbacks,
+    build_model,
+    build_trainer,
+    pick_devices,
+    quieten,
+    with_features,
+)
 from fedem_lightning.run.failures import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command

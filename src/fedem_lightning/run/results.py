@@ -2,13 +2,19 @@
 
 import json
 import math
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.facts import known_pi
@@ -23,7 +29,6 @@ from fedem_lightning.evaluation.convergence import best_round, convergence, erro
 from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
-from fedem_lightning.run.devices import environment, peak_memory
 from fedem_lightning.run.figures import draw_figures
 
 Artifacts = Mapping[str, Mapping[str, np.ndarray]]
@@ -185,3 +190,43 @@ def finite(value: Any) -> Any:
     if isinstance(value, list):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device, commit and date of the run."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    packages = ("fedem-lightning", "torch", "pytorch-lightning", "torchmetrics", "numpy")
+    return {
+        **{package.replace("-", "_"): version(package) for package in packages},
+        "python": platform.python_version(),
+        "device": f"{device.type} ({name})",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most bytes that this process has had at a time, on a GPU those of its tensors; None: Windows does not say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _commit() -> str | None:
+    """The commit of the package's checkout, with "-dirty" if files have changed; None outside a checkout."""
+    folder = Path(__file__).resolve().parents[3]
+    if not (folder / ".git").exists():
+        return None
+    # without the lock of the index, which a commit at the same time would find taken
+    command = ["git", "--no-optional-locks", *["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]]
+    try:
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip()
