@@ -25,7 +25,7 @@ from torchvision import datasets
 from fedem_lightning import ImageDataModule, UserError
 from fedem_lightning.data import sources
 from fedem_lightning.data.sources import load_arrays, read_arrays
-from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.commands import user_message
 from helpers.commands import composed
 
 RNG = np.random.default_rng(0)

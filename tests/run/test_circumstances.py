@@ -11,7 +11,7 @@ import pytest
 from fedem_lightning import UserError
 from fedem_lightning.records.files import replacing
 from fedem_lightning.run.cli import main as run
-from fedem_lightning.run.failures import user_message
+from fedem_lightning.run.commands import user_message
 
 
 @pytest.mark.parametrize("command", ["report", "export", "data"])

@@ -35,20 +35,11 @@ def test_the_answer_does_not_wait_for_pytorch(typed: str, tmp_path: Path) -> Non
 def test_a_search_is_over_one_method_and_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = ["-m", "+tune=learning_rate", "algorithm=fedem,local", "dataset.n_clients=8", "run_dir=my tune"]
-    assert call(tmp_path, monkeypatch, *typed) == 2
-    before = "python -m fedem_lightning -m +tune=learning_rate algorithm="
-    assert capsys.readouterr().err == (
-        "error: +tune: algorithm=fedem,local would be one search, which ends with one rate and one of the 2; tune "
-        f"each alone: {before}fedem dataset.n_clients=8 'run_dir=my tune/fedem'; "
-        f"{before}local dataset.n_clients=8 'run_dir=my tune/local'\n"
-    )
-    assert call(tmp_path, monkeypatch, "-m", "+tune=learning_rate", "seed=range(9)", "algorithm=fedem") == 2
-    err = capsys.readouterr().err
-    assert err.startswith(
-        "error: +tune: seed=range(9) would be one search, which ends with one rate and one of the 9; "
-    )
-    assert err.endswith(" seed=2 algorithm=fedem; ...\n")
+    for word in ("algorithm=fedem,local", "seed=range(9)"):
+        assert call(tmp_path, monkeypatch, "-m", "+tune=learning_rate", word) == 2
+        assert capsys.readouterr().err == (
+            f"error: +tune: {word} would be one search, which ends with one of them; tune each alone\n"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

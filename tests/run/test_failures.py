@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.report import __main__ as report
-from fedem_lightning.run.failures import TRACE, unexpected, user_message
+from fedem_lightning.run.commands import TRACE, unexpected, user_message
 from helpers.commands import TINY, call
 from helpers.runs import leave_undrawn
 

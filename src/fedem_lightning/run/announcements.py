@@ -1,58 +1,47 @@
 """What a run says of itself beside its results: what is trained, from where it goes on, and why it ended early."""
 
-import shutil
-import sys
-import textwrap
-from collections.abc import Iterator, Mapping
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
-from omegaconf import DictConfig
-from pytorch_lightning.callbacks import EarlyStopping
+from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.errors import UserError
 from fedem_lightning.evaluation.convergence import unfinished_line
-from fedem_lightning.records import in_words
+from fedem_lightning.records import HIGHER_IS_BETTER, headline, in_words
+from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.building import pick_accelerator
-
-_COMMAND = "choose one with: "
-"""How a line with a command begins: it stays whole, to be copied."""
-
-
-def say(text: str) -> None:
-    """Prints lines; a terminal's are broken between words, but for commands."""
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns
-    for line in text.splitlines():
-        parts = textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        broken = terminal and len(line) > width and not line.startswith(_COMMAND)
-        print("\n".join(parts) if broken else line, flush=True)
+from fedem_lightning.run.job_folders import run_command
+from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN, shipped
 
 
-def announce(
+def first_lines(
     config: DictConfig, folder: Path, model: FederatedAlgorithm, data: FederatedDataModule, trainer: pl.Trainer
-) -> None:
-    """Says what is trained on which data, by which engine, where its files are, and what clients keep."""
-    engine = model.local.resolve_engine(trainer.strategy.root_device)
-    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+) -> Iterator[str]:
+    """What is trained on which data, by which engine, where its files are, and what clients keep."""
     if pick_accelerator(config) != config.trainer.get("accelerator", "auto"):
-        say("trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need")
-    say(f"data: {data.federation}")
+        yield "trainer.accelerator: cpu, because a Mac's GPU (mps) has no float64, which scores need"
+    yield f"data: {data.federation}"
     n_clients, notes = data.federation.n_clients, data.federation.notes
     if left_out := notes.get("left_out_clients", 0):
-        say(f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}")
-    say(f"engine: {engine.name} ({engine.reason}){several}")
+        yield f"{n_clients:,} of the data's {n_clients + left_out:,} clients: {notes['why']}"
+    engine = model.local.resolve_engine(trainer.strategy.root_device)
+    several = f", {trainer.world_size} processes" if trainer.world_size > 1 else ""
+    yield f"engine: {engine.name} ({engine.reason}){several}"
     quick = trainer.fast_dev_run  # type: ignore[attr-defined]
-    say("fast_dev_run: a round, its evaluation and the test, and no file" if quick else f"folder: {folder}")
+    yield "fast_dev_run: a round, its evaluation and the test, and no file" if quick else f"folder: {folder}"
     for name, store in model.states.stores().items():
         without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
         what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")
-        say(f"clients keep their {what}: {store}{without}")
+        yield f"clients keep their {what}: {store}{without}"
     if model.facts.uses_client_optimizer:
-        say(model.local.in_words(data.federation.splits["train"].counts(data.federation.clients())))
+        yield model.local.in_words(data.federation.splits["train"].counts(data.federation.clients()))
 
 
 def resumed_lines(checkpoint: Path, model: FederatedAlgorithm, rounds: int) -> list[str]:
@@ -67,14 +56,11 @@ def resumed_lines(checkpoint: Path, model: FederatedAlgorithm, rounds: int) -> l
     return lines
 
 
-def stop_line(trainer: pl.Trainer) -> str:
-    """That `EarlyStopping` has ended the training before its last round; else empty."""
+def stop_lines(trainer: pl.Trainer) -> list[str]:
+    """That `EarlyStopping` has ended the training before its last round."""
     rounds, limit = trainer.current_epoch, trainer.max_epochs
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    for callback in callbacks:
-        if isinstance(callback, EarlyStopping) and callback.stopped_epoch and rounds != limit:
-            return f"stopped by EarlyStopping at round {rounds} of {limit} ({callback.monitor})"
-    return ""
+    stops = [stop for stop in trainer.early_stopping_callbacks if stop.stopped_epoch and rounds != limit]
+    return [f"stopped by EarlyStopping at round {rounds} of {limit} ({stop.monitor})" for stop in stops]
 
 
 def round_lines(results: Mapping[str, Any]) -> Iterator[str]:
@@ -85,3 +71,84 @@ def round_lines(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"test {best['measure']} by round: {at[0]}, the best on validation; {at[1]}, the last evaluated"
     if line := unfinished_line(results["convergence"]):
         yield line
+
+
+WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fractions, or a split of the data's own"
+
+
+class Rate(NamedTuple):
+    """A learning rate of a run, and who chose it: users must see where nobody did.
+
+    It was chosen by "command"; "learning_rates": the user; "chosen_for": a file of the package or of the user, on
+    validation data of these data and this network; "other_data": such a file for others; "configuration": another key
+    of the configuration; None: nobody, it is the default.
+    """
+
+    of: str  # the algorithm or the adaptation, by name
+    rate: float
+    chosen_by: str | None
+
+
+def learning_rates(
+    config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], model: FederatedAlgorithm
+) -> list[Rate]:
+    """The learning rate of the clients, and that of an adaptation that trains; none of a method without one."""
+    found = []
+    for part in ("algorithm", "adaptation"):
+        name, lr = choices.get(part, "none"), OmegaConf.select(config, f"{part}.client_optimizer.lr")
+        if part == "algorithm" and lr is None and model.facts.uses_client_optimizer:
+            found.append(Rate(name, model.local.optimizer.lr, None))  # the class's own
+        elif lr is not None and (part == "adaptation" or model.facts.uses_client_optimizer):
+            found.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
+    return found
+
+
+def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str]) -> str | None:
+    key, typed = f"{part}.client_optimizer", {word.lstrip("+").partition("=")[0] for word in overrides}
+    if typed & {key, f"{key}.lr"}:
+        return "command"
+    raw = str(OmegaConf.to_container(OmegaConf.select(config, key), resolve=False)["lr"])  # type: ignore[index,call-overload]
+    if "${" not in raw:  # in the file of a method of the user's own it is only where the method begins
+        return "configuration" if name in shipped(part) else None
+    rate = next((r for r in re.findall(r"learning_rates\.\w+", raw) if OmegaConf.select(config, r) is not None), None)
+    chosen_for = config.get("rates_chosen_for")
+    if rate is None or rate in typed or chosen_for is None:
+        return rate and "learning_rates"
+    return "chosen_for" if chosen_for == data_and_network(functools.partial(OmegaConf.select, config)) else "other_data"
+
+
+def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictConfig, to_tune: str) -> str:
+    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one for these data."""
+    these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
+    experiment = choices.get("experiment")
+    said: dict[Any, str] = {
+        "command": "chosen on the command line",
+        "learning_rates": "from learning_rates",
+        "configuration": "chosen in the configuration",
+        "chosen_for": f"chosen for {these}" + (f" (+experiment={experiment})" if experiment else ""),
+        "other_data": f"chosen for {config.get('rates_chosen_for')}, nobody chose one for {these}",
+        None: f"the default, nobody chose it for {these}",
+    }
+    parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
+    between = "; " if to_tune == WITHOUT_VAL else "\n"
+    by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by in UNCHOSEN for rate in rates)
+    return f"learning rate {'; '.join(parts)}" + (f"{between}{to_tune}" if by_default else "")
+
+
+def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
+    """How to choose the learning rates that nobody chose for a run's data: by a command, if it has validation samples.
+
+    The clients' rate is tuned too, unless the command line gives it. UserError: this is such a command without them.
+    """
+    tunes = any(word.lstrip("+").startswith("tune=") for word in overrides)
+    if not len(data.federation.splits["val"]):
+        if tunes:
+            raise UserError(f"+tune: {WITHOUT_VAL}")
+        return WITHOUT_VAL
+    left_out = (*FINDS_RUN, "logger")
+    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
+    higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
+    direction = [] if higher else ["hydra.sweeper.direction=minimize"]
+    adapts = any(rate.chosen_by in UNCHOSEN for rate in rates[1:])
+    too = ["adaptation.client_optimizer.lr=tag(log,interval(0.001,10))"] if adapts else []
+    return f"choose one with: {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"

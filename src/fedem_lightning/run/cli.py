@@ -22,9 +22,8 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
-from fedem_lightning.run.command_line import check_options, check_search, not_composed
-from fedem_lightning.run.commands import usage
-from fedem_lightning.run.failures import Unexpected, end, unexpected, user_message
+from fedem_lightning.run.command_line import check_words, not_composed
+from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message
 from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
 from fedem_lightning.startup import is_worker_rank
@@ -97,8 +96,7 @@ def _compose_and_run() -> None:
     warnings.formatwarning = _on_one_line
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
     try:
-        check_options(sys.argv[1:])
-        check_search(sys.argv[1:])
+        check_words(sys.argv[1:])
         _hydra_main()
         sys.stdout.flush()
     except KeyboardInterrupt:  # before a run began, or between the jobs of a sweep

@@ -1,9 +1,9 @@
 """Mistakes on the command line in one line: what Hydra says of them, or the nearest name."""
 
 import difflib
-import itertools
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
@@ -13,55 +13,30 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.errors import UserError, installs, one_line
-from fedem_lightning.run.job_folders import run_command
+from fedem_lightning.errors import UserError, installs, one_line, require
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, choices
 from fedem_lightning.settings.peers import method_of_peers, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
-_SHOWN = 3  # commands that a line lists
 
 
-def check_options(words: Sequence[str]) -> None:
-    """Raises UserError if Hydra does not know an option that the user typed."""
+def check_words(words: Sequence[str]) -> None:
+    """UserError: Hydra does not know an option; or a search of `+tune` is over several methods, data sets or seeds."""
     parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    try:
-        parser.parse_args([*words])
-    except UserError as error:
-        near = difflib.get_close_matches(str(error).rpartition(" ")[2], parser._option_string_actions, n=1)
-        raise UserError(f"{error}; " + (f"did you mean {near[0]}?" if near else "--help lists options")) from None
 
+    def refuse(message: str) -> NoReturn:
+        near = difflib.get_close_matches(message.rpartition(" ")[2], parser._option_string_actions, n=1)
+        raise UserError(f"{message}; " + (f"did you mean {near[0]}?" if near else "--help lists options"))
 
-def check_search(words: Sequence[str]) -> None:
-    """Refuses a search of `+tune` over several methods, data sets, networks or seeds, which the best one alone ends."""
-    typed = get_args_parser().parse_known_args([*words])[0].overrides
+    parser.error = refuse  # type: ignore[method-assign]
+    typed = parser.parse_args([*words]).overrides
     if not any(word.lstrip("+").startswith("tune=") for word in typed):
         return
-    try:
-        several = {
-            str(word.input_line): [*word.sweep_string_iterator()]
-            for word in OverridesParser.create().parse_overrides(typed)
-            if word.is_discrete_sweep() and word.key_or_group in (*CALLS_RUN, "case", "seed")
-        }
-    except OverrideParseException:  # which Hydra says
-        return
-    if not several:
-        return
-    commands = []
-    for chosen in itertools.product(*several.values()):
-        names = iter(chosen)
-        alone = [f"{word.partition('=')[0]}={next(names)}" if word in several else word for word in typed]
-        alone = [f"{word}/{'_'.join(chosen)}" if word.startswith("run_dir=") else word for word in alone]
-        commands.append(run_command(alone, [word for word in words if word not in typed]))
-    listed = "; ".join(commands[:_SHOWN]) + ("; ..." if len(commands) > _SHOWN else "")
-    ends = f"would be one search, which ends with one rate and one of the {len(commands)}; tune each alone"
-    raise UserError(f"+tune: {' '.join(several)} {ends}: {listed}")
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UserError(message)
+    with suppress(OverrideParseException):  # which Hydra says
+        parsed = [word for word in OverridesParser.create().parse_overrides(typed) if word.is_discrete_sweep()]
+        several = " ".join(str(word.input_line) for word in parsed if word.key_or_group in (*CALLS_RUN, "case", "seed"))
+        require(not several, f"+tune: {several} would be one search, which ends with one of them; tune each alone")
 
 
 def composed(words: list[str], **options: bool) -> DictConfig:

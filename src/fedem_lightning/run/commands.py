@@ -1,18 +1,29 @@
-"""What all commands share: one line for a mistake; and the help of the main one."""
+"""What all commands share: one line for a mistake, a trace that nobody foresaw in a file; and the main one's help."""
 
 import argparse
 import io
 import os
+import pkgutil
+import re
 import sys
+import tempfile
 import textwrap
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import UserError, one_line
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
+from fedem_lightning.startup import is_worker_rank
 
+TRACE = "error.txt"
+_MADE = re.compile(
+    r"Error in call to target '(?P<target>[^']+)'(?:.*^full_key: (?P<key>\S+))?", re.DOTALL | re.MULTILINE
+)
+"""Hydra's message where a constructor fails."""
 _EXAMPLES = """\
 python -m fedem_lightning                                       FedEM on the synthetic mixture
 python -m fedem_lightning algorithm=fedavg dataset=digits backbone=mlp trainer.max_epochs=50
@@ -87,8 +98,6 @@ def one_line_for_mistakes() -> Iterator[None]:
         print("stopped", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
-        from fedem_lightning.run.failures import end  # loads Hydra
-
         end(error, full=os.environ.get("HYDRA_FULL_ERROR") == "1")
     finally:
         warnings.formatwarning = before
@@ -111,3 +120,75 @@ def usage() -> str:
     here = f"{root / 'README.md'}, {root / 'docs'}"
     where = here if (root / "docs").is_dir() else "README.md and docs/ of the repository"
     return _TEXT.format(groups="\n".join(lines), examples=textwrap.indent(_EXAMPLES, "  "), docs=where)
+
+
+class Unexpected(Exception):
+    """An error that is no mistake of the user's, as the line that says so."""
+
+
+def end(error: BaseException, folder: Path | None = None, full: bool = False) -> NoReturn:
+    """Exits with one line: with code 2 for the user's mistake, with 1 after an error that nobody foresaw."""
+    if isinstance(error, BrokenPipeError):  # as of `| head -1`: nobody reads the output any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    message = user_message(error)
+    if is_worker_rank() and message is not None:  # the first one says it
+        sys.exit(2)
+    if full:
+        traceback.print_exception(error)
+    print(f"error: {message or unexpected(error, folder)}", file=sys.stderr)
+    sys.exit(2 if message else 1)
+
+
+def user_message(error: BaseException, key: str = "") -> str | None:
+    """One line for a mistake of the user's, about the part that was made of `key`; None if the error is not one."""
+    from hydra.errors import HydraException, InstantiationException  # slow
+    from omegaconf.errors import OmegaConfBaseException
+
+    made: re.Match[str] | None = None
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, InstantiationException):
+            made = _MADE.match(str(found)) or made
+        # Lightning's own error, by name: this may be called before Lightning is loaded
+        if isinstance(found, UserError) or type(found).__name__ == "MisconfigurationException":
+            return _with_key(one_line(found), made, key) if made else one_line(found)
+        if isinstance(found, OSError):
+            said = found.strerror or one_line(found)
+            name = found.filename is not None and one_line(found.filename)[:500]
+            return f"{name}: the system refuses it ({said})" if name else one_line(found)
+        if isinstance(found, OmegaConfBaseException):
+            said = str(found).partition("\n")[0]
+            return f"{found.full_key}: {said}" if found.full_key else one_line(said)
+        if made and isinstance(found, TypeError | ValueError | ImportError | AttributeError | MemoryError):
+            return f"{made['key'] or key}: {one_line(found)[:1000]}"
+        if isinstance(found, HydraException) and found.__cause__ is None:
+            return one_line(found)
+        found = found.__cause__
+    return None
+
+
+def _with_key(message: str, made: re.Match[str], key: str) -> str:
+    """A constructor's message names its arguments; a command names the keys that they have in its configuration."""
+    from fedem_lightning.settings.check import parameters  # slow, and loaded by whoever makes anything
+
+    names = "|".join(parameters(pkgutil.resolve_name(made["target"])).known)
+    message = re.sub(rf"^(?:[A-Z]\w*\.)?({names})(?=[:.,=])", rf"{made['key'] or key}.\1", message)
+    return re.sub(rf"(?<=[ (])({names})(?==)", rf"{made['key'] or key}.\1", message)
+
+
+def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
+    """Saves the trace of any other error, in the run's folder once the run has begun there, and says where it is."""
+    if isinstance(error, Unexpected):
+        return error
+    cause = error
+    while type(cause).__name__ == "InstantiationException" and cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = f"{type(cause).__name__}: {one_line(cause)[:300]}".removesuffix(": ")
+    begun = folder is not None and (folder / ".hydra").is_dir() and not is_worker_rank()
+    try:
+        place = folder / TRACE if begun and folder else Path(tempfile.mkdtemp(prefix="fedem-lightning-")) / TRACE
+        place.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+    except OSError:  # such as a full disk, which may be the error itself
+        return Unexpected(said)
+    return Unexpected(f"{said}; full trace: {place}")

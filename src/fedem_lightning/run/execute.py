@@ -18,7 +18,15 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.run.announcements import announce, resumed_lines, round_lines, say, stop_line
+from fedem_lightning.run.announcements import (
+    first_lines,
+    learning_rates,
+    rate_line,
+    resumed_lines,
+    round_lines,
+    stop_lines,
+    to_tune,
+)
 from fedem_lightning.run.building import (
     build_callbacks,
     build_model,
@@ -27,10 +35,9 @@ from fedem_lightning.run.building import (
     quieten,
     with_features,
 )
-from fedem_lightning.run.failures import TRACE
+from fedem_lightning.run.commands import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
-from fedem_lightning.run.learning_rates import learning_rates, rate_line, to_tune
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.run_folder import (
@@ -128,17 +135,18 @@ def _run(
             begin_folder(folder, config, overrides)
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
         if trainer.is_global_zero:
-            announce(config, folder, model, data, trainer)
-            for line in lines:
-                say(line)
+            print(*first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
         _train_and_test(trainer, model, data, checkpoint)
         if writes:
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
-            if stopped := stop_line(trainer):
-                say(stopped)
-            results = _report(folder, model, data, trackers, names, config.algorithm.get("title"))
+            title = config.algorithm.get("title")
+            results, figures = write_run(folder, names, model, data.federation, title)
+            trackers.report(results, model.clients, figures)
+            print_summary(results, method=title)
+            print(*stop_lines(trainer), f"results, figures and checkpoints: {folder}", *round_lines(results), sep="\n")
+            print_result(results, title)
     except BaseException:
         if trainer.is_global_zero and whole_run(model)[0].rounds <= done:
             leave_folder(folder, before)
@@ -190,21 +198,3 @@ def _end_other_processes(trainer: pl.Trainer) -> None:
     for process in ended:
         process.kill()
         process.wait()
-
-
-def _report(
-    folder: Path,
-    model: FederatedAlgorithm,
-    data: FederatedDataModule,
-    trackers: Trackers,
-    names: dict[str, Any],
-    title: str | None,
-) -> dict[str, Any]:
-    results, figures = write_run(folder, names, model, data.federation, title)
-    trackers.report(results, model.clients, figures)
-    print_summary(results, method=title)
-    say(f"results, figures and checkpoints: {folder}")
-    for line in round_lines(results):
-        say(line)
-    print_result(results, title)
-    return results
