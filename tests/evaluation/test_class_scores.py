@@ -17,7 +17,7 @@ from sklearn.metrics import (
 
 from fedem_lightning import Digits, FedAvg, FedEM, FederatedDataModule, Linear, Local
 from fedem_lightning.evaluation.class_scores import by_class, by_label, majority
-from fedem_lightning.evaluation.sample_scores import TestRows
+from fedem_lightning.evaluation.scores import TestRows
 from fedem_lightning.report.columns import all_columns, run_values
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.results import run_results

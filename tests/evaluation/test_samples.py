@@ -18,7 +18,7 @@ from fedem_lightning import (
     LoopEngine,
 )
 from fedem_lightning.algorithms.scoring import ClientPredictions
-from fedem_lightning.evaluation import sample_scores
+from fedem_lightning.evaluation import scores
 from helpers.federations import make_data, make_model, make_trainer
 
 SIZES = (30, 25, 4, 17, 40)  # the third client has no test sample
@@ -83,10 +83,10 @@ def test_every_sample_has_its_own_score(case: str) -> None:
 def test_samples_come_piece_by_piece_and_client_by_client() -> None:
     """The rows of two blocks, whose samples are scored in pieces that end within a client."""
     data = make_data((10, 15, 20))
-    kept = sample_scores.SampleScores(data.federation, torch.tensor([0, 2, 1]))
+    kept = scores.SampleScores(data.federation, torch.tensor([0, 2, 1]))
     assert kept.n.tolist() == [2, 4, 3]
     for row, right in (([0, 0, 2], [1, 0, 1]), ([2, 2], [0, 0]), ([1], [1]), ([1, 1, 1], [0, 1, 1])):
-        kept.add(torch.tensor(row), {"accuracy": torch.tensor(right, dtype=torch.float64)})
+        kept.put(torch.tensor(row), torch.tensor(right, dtype=torch.float64))
     assert kept.arrays()["values"].astype(int).tolist() == [1, 0, 1, 0, 1, 1, 1, 0, 0]
 
 
@@ -94,7 +94,7 @@ def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatc
     data = make_data(SIZES)
     n_samples = int(data.federation.splits["test"].counts().sum())
     for limit in (n_samples, n_samples - 1):
-        monkeypatch.setattr(sample_scores, "MOST_NUMBERS", limit)
+        monkeypatch.setattr(scores, "MOST_NUMBERS", limit)
         model, trainer = make_model(FedAvg, data), make_trainer(1)
         trainer.fit(model, data)
         trainer.test(model, data, verbose=False)

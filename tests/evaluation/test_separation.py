@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import FedEM, FederatedDataModule
-from fedem_lightning.evaluation.component_diagnostics import agreement
-from fedem_lightning.evaluation.separation import MixtureGain, information_share
-from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.evaluation.component_diagnostics import agreement, explained
 from fedem_lightning.run.summary import _component_lines
-from fedem_lightning.tasks import Classification
 from helpers.federations import make_model, make_trainer
 
 
@@ -24,8 +21,10 @@ from helpers.federations import make_model, make_trainer
         ([[3, 1], [1, 3]], 1 - (0.25 * np.log(4) + 0.75 * np.log(4 / 3)) / np.log(2)),
     ],
 )
-def test_information_by_hand(joint: list[list[float]], share: float) -> None:
-    assert information_share(np.array(joint, dtype=float)) == pytest.approx(share)
+def test_information_by_hand(joint: list[list[int]], share: float) -> None:
+    q = torch.eye(2)[[m for m in (0, 1) for n in joint[m] for _ in range(n)]]
+    column = torch.tensor([k for row in joint for k, n in enumerate(row) for _ in range(n)])
+    assert explained(q, label=column) == pytest.approx({"explained_by_label": share})
 
 
 def permuted(n_clients: int = 4, n: int = 60) -> FederatedDataModule:
@@ -77,36 +76,3 @@ def test_nothing_is_said_where_one_component_has_all_samples() -> None:
     with torch.no_grad():
         model.pi.copy_(torch.tensor([1.0, 0.0]).expand(4, 2))
     assert shares(model, data) == {}
-
-
-# --- what mixing gains ------------------------------------------------------------------------------------------------
-
-
-def test_gains_by_hand() -> None:
-    """Two components that are sure of one class each, and one of two clients that mixes them."""
-    pi = torch.tensor([[0.6, 0.4], [0.2, 0.8], [1.0, 0.0]])
-    predictions = torch.tensor([[[0.7, 0.3]] * 6, [[0.1, 0.9]] * 6])  # [M, n, Y]
-    y, owner = torch.tensor([1, 1, 0, 1, 0, 0]), torch.tensor([0, 0, 0, 1, 1, 2])
-    gain = MixtureGain(pi, Classification(2))
-    gain.add(predictions[:, :4], y[:4], owner[:4])
-    gain.add(predictions[:, 4:], y[4:], owner[4:])
-    # Eq. 5 predicts class 1 with 0.54, 0.78, 0.3; the strongest component with 0.3, 0.9, 0.3; equal weights with 0.6
-    mixed, strongest, equal = np.array([2 / 3, 0.5, 1]), np.array([1 / 3, 0.5, 1]), np.array([2 / 3, 0.5, 0])
-    found = gain.gains()
-    for name, other in (("strongest", strongest), ("equal", equal)):
-        expected = mean_tests(mixed - other, np.zeros(3, dtype=int), 1)
-        entry = found[f"gain_over_{name}"]
-        assert entry["mean"] == pytest.approx((mixed - other).mean(), abs=1e-6)
-        assert (entry["low"], entry["high"]) == pytest.approx((expected.low[0], expected.high[0]), abs=1e-6)
-
-
-def test_nothing_is_said_without_mixing_or_with_a_single_client() -> None:
-    for pi, owner in ((torch.eye(2), [0, 1, 1]), (torch.tensor([[0.6, 0.4], [0.5, 0.5]]), [0, 0, 0])):
-        gain = MixtureGain(pi, Classification(2))
-        gain.add(torch.rand(2, 3, 2), torch.tensor([0, 1, 1]), torch.tensor(owner))
-        assert gain.gains() == {}
-    entry = {"mean": 0.0123, "low": -0.001, "high": 0.0256}
-    assert _component_lines({"gain_over_strongest": entry, "gain_over_equal": entry}) == [
-        "mixing components gains 1.2 (-0.1 to 2.6) points of accuracy over each client's strongest one, 1.2 (-0.1 to "
-        "2.6) over equal weights (95 % intervals over clients)"
-    ]

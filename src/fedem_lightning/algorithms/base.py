@@ -29,7 +29,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.convergence import Curves, convergence, unfinished_line, whole_run
-from fedem_lightning.evaluation.sample_scores import SampleScores
+from fedem_lightning.evaluation.scores import SampleScores
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
 from fedem_lightning.local_solver import visits

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS, Predictions
+from fedem_lightning.evaluation.scores import MOST_NUMBERS, Predictions
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.tasks import MISSING
 
@@ -33,9 +33,9 @@ class Majority(NamedTuple):
 
 def majority(federation: Federation, clients: Tensor) -> Majority | None:
     """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
-    if not _has_classes(federation):
+    n_classes = _n_classes(federation)
+    if not n_classes:
         return None
-    n_classes = getattr(federation.task, "n_classes", 0)
     (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
     counts = pd.DataFrame({"owner": owner, "y": y}).groupby(["owner", "y"]).size().reset_index(name="n")  # in order
     first = counts.sort_values("n", ascending=False, kind="stable").drop_duplicates("owner")
@@ -48,23 +48,23 @@ def majority(federation: Federation, clients: Tensor) -> Majority | None:
         return Majority(right / n, bool(right[seen].sum() > threshold * n[seen].sum()), threshold)
 
 
-def _has_classes(federation: Federation) -> bool:
-    """Whether each sample has a class of its own, and is stored."""
+def _n_classes(federation: Federation) -> int:
+    """Number of classes; 0 if samples have no class of their own, or are not stored."""
     task = federation.task
-    scored = hasattr(task, "n_classes") and "accuracy" in task.measures and task.n_targets == 1
-    return scored and hasattr(federation.samples, "y")
+    scored = "accuracy" in task.measures and task.n_targets == 1 and hasattr(federation.samples, "y")
+    return int(getattr(task, "n_classes", 0)) if scored else 0
 
 
 def label_counts(federation: Federation, clients: Tensor) -> dict[str, np.ndarray]:
     """The content of label_counts.npz: counts int64 [C, Y], of the training samples of `clients` (int64 [C]) by class.
 
-    Empty if samples have no class of their own, are not stored, or there are more than `MOST_NUMBERS` numbers.
+    Empty without classes, and if there were more than `MOST_NUMBERS` numbers.
     """
-    n_classes = getattr(federation.task, "n_classes", 0)
-    if not _has_classes(federation) or len(clients) * n_classes > MOST_NUMBERS:
+    shape = (len(clients), _n_classes(federation))
+    if not 0 < shape[0] * shape[1] <= MOST_NUMBERS:
         return {}
     y, owner = _labels(federation, clients, "train")
-    return {"counts": np.bincount(owner * n_classes + y, minlength=len(clients) * n_classes).reshape(-1, n_classes)}
+    return {"counts": np.bincount(owner * shape[1] + y, minlength=shape[0] * shape[1]).reshape(shape)}
 
 
 def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -82,11 +82,10 @@ class ByClass(NamedTuple):
 
 
 def by_class(p: np.ndarray, y: np.ndarray, group: np.ndarray, n_groups: int) -> ByClass:
-    """Scores by class of G groups of samples.
+    """Scores of G groups: probabilities [n, Y], labels int64 [n], `group` int64 [n] in 0..G-1.
 
     AUROC is Mann and Whitney's statistic from ranks within a group, in which ties share their mean rank: pandas ranks
-    all groups in one call, and in float64. torchmetrics would take a call for each client, and counts in float32. `p`
-    are probabilities [n, Y], `y` labels int64 [n], `group` int64 [n] in 0..G-1.
+    all groups in one call, and in float64. torchmetrics would take a call for each client, and counts in float32.
     """
     shape = (n_groups, p.shape[1])
     place = group * p.shape[1] + y
@@ -99,16 +98,10 @@ def by_class(p: np.ndarray, y: np.ndarray, group: np.ndarray, n_groups: int) -> 
     )
     others = n.sum(axis=1, keepdims=True) - n  # [G, Y]
     with np.errstate(invalid="ignore", divide="ignore"):
-        recall = np.where(n > 0, hits / n, np.nan)
-        auroc = np.where((n > 0) & (others > 0), (sums - n * (n + 1) / 2) / (n * others), np.nan)
-    return ByClass(recall, _mean(recall), auroc[:, 1] if shape[1] == 2 else _mean(auroc))
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the classes [G, Y] that have a value, [G]; NaN without any."""
-    has = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(has, values, 0.0).sum(axis=1) / has.sum(axis=1)
+        recall = pd.DataFrame(hits / n)
+        auroc = pd.DataFrame((sums - n * (n + 1) / 2) / (n * others))
+    one = auroc[1] if shape[1] == 2 else auroc.mean(axis=1)
+    return ByClass(recall.to_numpy(), recall.mean(axis=1).to_numpy(), one.to_numpy())
 
 
 def by_label(p: Tensor, y: Tensor) -> dict[str, float]:
@@ -125,8 +118,7 @@ def by_label(p: Tensor, y: Tensor) -> dict[str, float]:
     predicted = ((p > 0.5) & is_known).any(dim=0)
 
     def mean(score: Callable[..., Tensor], defined: Tensor) -> float:
-        n_labels = int(defined.sum())
-        if not n_labels:
+        if not (n_labels := int(defined.sum())):
             return float("nan")
         options: dict[str, Any] = {"average": "none", "ignore_index": MISSING, "validate_args": False}
         return float(score(p[:, defined], y[:, defined], n_labels, **options).double().mean())
@@ -159,13 +151,12 @@ def class_scores(
     has = ((table["population"] == "seen") & (table["n_test"] > 0)).to_numpy()
     if not has.any():
         return None
-    rows, n_train, n_test = table[has], table["n_train"][has].to_numpy(), table["n_test"][has].to_numpy()
-    worse = ~(rows["test_accuracy"].to_numpy() >= base.accuracy[has])
+    rows, accuracy = table[has], base.accuracy[has]
     made: dict[str, Any] = {
         "imbalanced": base.imbalanced,
         "threshold": base.threshold,
-        "majority_accuracy": summarize(base.accuracy[has], n_train, n_test, higher_is_better=True),
-        "worse_than_majority": float(worse.mean()),
+        "majority_accuracy": summarize(accuracy, rows["n_train"].to_numpy(), rows["n_test"].to_numpy(), True),
+        "worse_than_majority": float((~(rows["test_accuracy"].to_numpy() >= accuracy)).mean()),
     }
     if found is None:
         return made
@@ -179,9 +170,8 @@ def class_scores(
 def of_all(p: np.ndarray, y: np.ndarray, names: list[str]) -> dict[str, Any]:
     """The scores by class of all samples together: balanced_accuracy, auroc and sensitivity, by the classes' names."""
     found = by_class(p, y, np.zeros_like(y), 1)
-    sensitivity = dict(zip(names, found.recall[0].tolist(), strict=False))
     both = {"balanced_accuracy": float(found.balanced_accuracy[0]), "auroc": float(found.auroc[0])}
-    return both | {"sensitivity": sensitivity}
+    return both | {"sensitivity": dict(zip(names, found.recall[0].tolist(), strict=False))}
 
 
 def _of_seen(table: pd.DataFrame, found: Predictions) -> Tensor:
@@ -192,7 +182,4 @@ def _of_seen(table: pd.DataFrame, found: Predictions) -> Tensor:
 def _pooled_and_mean(table: pd.DataFrame, pooled: Mapping[str, float]) -> dict[str, Any]:
     """Scores of all samples together, and the means over the seen clients that have one."""
     own = {name: table.loc[table["population"] == "seen", f"test_{name}"].dropna() for name in pooled}
-    return {
-        name: {"pooled": pooled[name], "mean": float(values.mean()), "n_clients": len(values)}
-        for name, values in own.items()
-    }
+    return {n: {"pooled": pooled[n], "mean": float(v.mean()), "n_clients": len(v)} for n, v in own.items()}

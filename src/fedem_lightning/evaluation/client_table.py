@@ -9,8 +9,14 @@ import torch
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluation.class_scores import class_scores, columns, label_scores, majority
 from fedem_lightning.evaluation.convergence import whole_run
-from fedem_lightning.evaluation.sample_scores import Predictions, SampleScores, fits, n_probabilities
-from fedem_lightning.evaluation.scores import all_scored_clients, score
+from fedem_lightning.evaluation.scores import (
+    Predictions,
+    SampleScores,
+    all_scored_clients,
+    fits,
+    n_probabilities,
+    score,
+)
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.tasks import MultiLabel
 
@@ -35,11 +41,8 @@ def client_table(
 ) -> ClientTable:
     """Scores all clients that are to be scored; see `score`.
 
-    Returns:
-        Their table: id, population, sizes, with faults whether a client was faulty in any round, every measure on each
-        split, scores of imbalanced classes or of labels, client state; and the scores of single samples, of the classes
-        and of the labels.
-
+    Columns of the table: id, population, sizes, with faults whether a client was faulty in any round, every measure on
+    each split, scores of imbalanced classes or of labels, client state.
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
@@ -50,29 +53,20 @@ def client_table(
         kept = wanted and fits(federation, clients, n_probabilities(federation))
         predictions = Predictions(federation, clients) if kept else None
     measures, adapted, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
-    table = pd.DataFrame(
-        {
-            "id": [federation.names[t] for t in rows],
-            "population": np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen"),
-            **{f"n_{split}": n for split, n in sizes.items()},
-        }
-    )
+    population = np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen")
+    table = pd.DataFrame({"id": [federation.names[t] for t in rows], "population": population})
+    found = {f"n_{split}": n for split, n in sizes.items()}
     if algorithm.faults is not None:
         rounds = whole_run(algorithm)[0].rounds
         faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
-        table["faulty"] = torch.isin(clients, faulty).cpu().numpy()
-    for split, found in measures.items():
-        for measure, scores in found.items():
-            table[f"{split}_{measure}"] = scores
-    found_columns = {} if base is None else {"test_majority_accuracy": base.accuracy}
-    found_columns |= {} if predictions is None else columns(predictions, several)
-    table = table.assign(**found_columns)
+        found["faulty"] = torch.isin(clients, faulty).cpu().numpy()
+    found |= {f"{split}_{name}": values for split, of in measures.items() for name, values in of.items()}
+    found |= {} if base is None else {"test_majority_accuracy": base.accuracy}
+    found |= {} if predictions is None else columns(predictions, several)
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
-    for name, column in adapted.items():
-        table[f"adaptation_{name}" if name in own else name] = column
+    found |= {f"adaptation_{name}" if name in own else name: column for name, column in adapted.items()}
     truth = {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
-    for name, values in {**own, **truth}.items():
-        table[name] = values[rows]
+    table = table.assign(**found, **{name: values[rows] for name, values in {**own, **truth}.items()})
     classes = None if base is None else class_scores(table, base, predictions, federation.notes.get("classes"))
     labels = label_scores(table, predictions) if several and predictions is not None else None
     return ClientTable(table, samples, classes, labels)
@@ -81,10 +75,8 @@ def client_table(
 def final_metrics(table: pd.DataFrame) -> dict[str, float]:
     """Metrics that `Trainer.test` returns, from the clients' table: test scores of seen and of unseen clients.
 
-    Returns:
-        test/MEASURE, weighted by training samples, and also with the suffixes _pooled, _mean and _bottom_decile, see
-        `summarize`; the same as test_unseen/... for unseen clients.
-
+    test/MEASURE is weighted by training samples; with the suffixes _pooled, _mean and _bottom_decile see `summarize`.
+    Those of unseen clients are test_unseen/...
     """
     metrics = {}
     for population, prefix in (("seen", "test"), ("unseen", "test_unseen")):

@@ -3,17 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy import special
 from scipy.optimize import linear_sum_assignment
+from scipy.spatial import distance
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.em import responsibilities
 from fedem_lightning.evaluation.scores import scored_clients
-from fedem_lightning.evaluation.separation import MixtureGain, Separation
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.tasks import known
@@ -30,6 +32,9 @@ DEAD = 0.05
 
 TWINS = 0.05
 """Two components nearer than this, relative to the longer one, are twins: EM can hardly make them differ again."""
+
+LEAST_ENTROPY = 0.05
+"""Nats of the components' overall weights, below which nearly all samples belong to one component."""
 
 
 def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
@@ -58,14 +63,11 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
 def agreement(
     algorithm: "FederatedAlgorithm", federation: Federation, components: Models, pi: Tensor | None = None
 ) -> dict[str, Any]:
-    """The share of the test samples of the scored seen clients for which two components predict the same class.
-
-    With mixture weights [T, M] also whether components [M, ...] differ by label or by client, and what mixing gains.
+    """The share of the test samples of the scored seen clients for which two components [M, ...] predict one class.
 
     Returns:
-        agreement: the shares, [M, M], of several labels those that are known; with pi, several components and one label
-        a sample also what `Separation.shares` and `MixtureGain.gains` return. Empty for a task without classes, and
-        without test samples.
+        agreement: the shares, [M, M], of several labels those that are known; with mixture weights pi [T, M], several
+        components and one label a sample also `explained`. Empty for a task without classes, and without test samples.
 
     """
     task = federation.task
@@ -78,33 +80,42 @@ def agreement(
     n = len(block.index)
     part = torch.linspace(0, n - 1, min(n, MOST_SAMPLES), dtype=torch.float64).round().long().to(block.index.device)
     block = Block(federation, block.clients, block.index[part], block.owner[part])
-    backbone = algorithm.components[0].eval()
-    n_models = len(next(iter(components.values())))
+    backbone, n_models = algorithm.components[0].eval(), len(next(iter(components.values())))
     models = [{name: rows[m].to(algorithm.device) for name, rows in components.items()} for m in range(n_models)]
-    same, n_targets, looks = torch.zeros(n_models, n_models, dtype=torch.int64), 0, None
-    if pi is not None and n_models > 1 and task.n_targets == 1 and (n_classes := getattr(task, "n_classes", 0)):
-        looks = Separation(pi[block.clients], n_classes), MixtureGain(pi[block.clients], task)
+    explains = pi is not None and n_models > 1 and task.n_targets == 1 and hasattr(task, "n_classes")
+    classes, q = [], []
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         for piece in block.pieces():
-            x = piece.x(algorithm.parameter_dtype)
+            x, y = piece.x(algorithm.parameter_dtype), piece.y()
             outputs = [call_with(backbone, model, x) for model in models]
-            given = known(piece.y()).flatten()
-            predictions = [task.predict(output) for output in outputs]
-            classes = torch.stack([p.argmax(dim=-1).flatten()[given] for p in predictions])  # [M, targets]
-            same += (classes.unsqueeze(1) == classes).sum(dim=2).cpu()
-            n_targets += classes.shape[1]
-            if looks is not None:
-                (separation, gain), y = looks, piece.y()
-                gain.add(torch.stack(predictions), y, piece.owner)
+            predicted = torch.stack([task.predict(output).argmax(dim=-1).flatten() for output in outputs])
+            classes.append(predicted[:, known(y).flatten()])  # [M, targets]
+            if pi is not None and explains:
                 losses = torch.stack([task.losses(output, y) for output in outputs], dim=1)  # [n, M]
-                separation.add(losses, y, piece.owner)
-    more = {} if looks is None else looks[0].shares() | looks[1].gains()
-    return {"agreement": (same.double() / n_targets).tolist(), **more}
+                q.append(responsibilities(pi[block.clients].to(losses), losses, piece.owner))
+    each = torch.cat(classes, dim=1)
+    found = {"agreement": [[float((a == b).double().mean()) for b in each] for a in each]}
+    return found | explained(torch.cat(q), label=block.y(), client=block.owner) if q else found
 
 
-def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Cosine distance 1 - <a, b>_F / (|a| |b|) of arrays of equal shape."""
-    return float(1.0 - (a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+def explained(q: Tensor, **by: Tensor) -> dict[str, float]:
+    """How much a sample's label, and its client, say of the component that explains it: `explained_by_...`, in [0, 1].
+
+    That is the mutual information of the component, by q [n, M] of Eq. 8, and of a number [n], as a share of the
+    components' entropy. A mixture that tells clients apart has a large share for clients; one that only splits the
+    classes has a large share for labels. With few samples a client, its share is too large by about
+    (M - 1) (C - 1) / (2 n) nats of n samples of C clients. Empty where one component has nearly all samples.
+    """
+    mean = q.double().mean(dim=0).cpu().numpy()
+    entropy = special.entr(mean).sum()
+    if entropy < LEAST_ENTROPY:
+        return {}
+    table, found = pd.DataFrame(q.double().cpu().numpy()) / len(q), {}
+    for name, column in by.items():
+        joint = table.groupby(column.cpu().numpy()).sum().to_numpy()  # [K, M]
+        information = special.rel_entr(joint, np.outer(joint.sum(axis=1), mean)).sum()
+        found[f"explained_by_{name}"] = float(np.clip(information / entropy, 0.0, 1.0))
+    return found
 
 
 def recovery_scores(
@@ -128,9 +139,9 @@ def recovery_scores(
     _, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
     scores: dict[str, float | list[int]] = {"match": match.tolist()}
     if "pi" in truth:
-        scores["pi_cosine_distance"] = cosine_distance(pi[seen], true_pi[seen][:, match])
+        scores["pi_cosine_distance"] = float(distance.cosine(pi[seen].ravel(), true_pi[seen][:, match].ravel()))
     if theta is not None and "theta" in truth:
-        scores["theta_cosine_distance"] = cosine_distance(theta, truth["theta"][match])
+        scores["theta_cosine_distance"] = float(distance.cosine(theta.ravel(), truth["theta"][match].ravel()))
     if "group" in truth:
         found = match[pi[seen].argmax(axis=1)]
         scores["group_accuracy"] = float((found == truth["group"][seen]).mean())

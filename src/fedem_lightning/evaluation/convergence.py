@@ -48,22 +48,20 @@ def convergence(curves: Curves) -> dict[str, Any]:
 
 
 def fall(values: Mapping[int, float], since: int) -> float:
-    """By which share errors or losses have fallen after round `since`; 0 if they have not. See `convergence`.
+    """By which share errors or losses, by round, have fallen after round `since`; 0 if they have not.
 
-    Args:
-        values: by round; those that are not finite are left out.
-        since: there is a value up to it.
-
+    Values that are not finite are left out. See `convergence`.
     """
     known = {round_: value for round_, value in sorted(values.items()) if math.isfinite(value)}
     before = min((value for round_, value in known.items() if round_ <= since), default=math.inf)
     after = min((value for round_, value in known.items() if round_ > since), default=math.inf)
     if after >= before:
         return 0.0
+    if math.isinf(before):
+        return 1.0
     first = next(iter(known.values()))
     so_far = first - after  # above 0
-    scale = so_far if after <= 0 else max(_OF_THE_START * first, min(after, so_far))
-    return 1.0 if math.isinf(before) else (before - after) / scale
+    return (before - after) / (so_far if after <= 0 else max(_OF_THE_START * first, min(after, so_far)))
 
 
 def unfinished_line(found: Mapping[str, Any]) -> str:

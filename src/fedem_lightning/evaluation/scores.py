@@ -11,7 +11,6 @@ from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.em import add_by_owner
-from fedem_lightning.evaluation.sample_scores import Predictions, SampleScores, fits
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
@@ -21,6 +20,64 @@ from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
     from fedem_lightning.algorithms.base import FederatedAlgorithm
+
+MOST_NUMBERS = 50_000_000
+"""With more scores of test samples than this, or more probabilities, none of them is kept."""
+
+
+class TestRows:
+    """A row of numbers for each test sample, client after client in the order of the scored ones."""
+
+    __test__ = False  # pytest would collect it
+
+    def __init__(self, federation: Federation, clients: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.n = federation.splits["test"].counts(clients)  # [C]
+        self._next = self.n.cumsum(0) - self.n  # where the next sample of each client belongs
+        # a process writes the rows of its clients, and the processes add up their bytes or floats
+        self.values = torch.zeros(int(self.n.sum()), *shape, dtype=dtype, device=self.n.device)
+
+    def put(self, row: Tensor, values: Tensor) -> None:
+        """Adds the rows [n, *shape] of clients' next samples; `row`: each one's client among the scored, int64 [n]."""
+        clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
+        first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
+        places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
+        self.values[places] = values.to(self.values.dtype)
+        self._next[clients] += counts
+
+
+class SampleScores(TestRows):
+    """One score of each test sample."""
+
+    def __init__(self, federation: Federation, clients: Tensor) -> None:
+        task = federation.task
+        self.measure = task.measures[0] if task.measures[0] != "perplexity" else "loss"  # whose exp it is
+        self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
+        dtype = torch.uint8 if self._right_or_wrong else torch.float32
+        super().__init__(federation, clients, (), dtype)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The content of test_samples.npz: n int64 [C], values bool or float32 [sum n], measure (a str)."""
+        values = self.values.bool() if self._right_or_wrong else self.values
+        return {"n": self.n.cpu().numpy(), "values": values.cpu().numpy(), "measure": np.array(self.measure)}
+
+
+class Predictions(TestRows):
+    """The probabilities that personal models give to the test samples: of the classes, or of several labels."""
+
+    def __init__(self, federation: Federation, clients: Tensor) -> None:
+        super().__init__(federation, clients, (n_probabilities(federation),), torch.float32)
+        block = federation.block(clients, "test")
+        self.y, self.owner = block.y().cpu(), block.owner.cpu()  # [n, ...], and each one's client, int64 [n]
+
+
+def n_probabilities(federation: Federation) -> int:
+    """Number of probabilities of a sample: of the classes, or in a multi-label task of the labels."""
+    return int(getattr(federation.task, "n_classes", federation.task.n_outputs))
+
+
+def fits(federation: Federation, clients: Tensor, numbers: int = 1) -> bool:
+    """Whether so many numbers of each test sample of `clients` are no more than `MOST_NUMBERS`."""
+    return int(federation.splits["test"].counts(clients).sum()) * numbers <= MOST_NUMBERS
 
 
 class ClientMeans:
@@ -95,7 +152,7 @@ def score(
                 scores = task.scores(prediction, piece.y())
                 means[split].update(scores, rows[piece.owner])
                 if samples is not None and split == "test":
-                    samples.add(rows[piece.owner], scores)
+                    samples.put(rows[piece.owner], scores[samples.measure])
                 if predictions is not None and split == "test":
                     predictions.put(rows[piece.owner], task.answer(prediction))
                 algorithm.local.observer.advance(len(piece.index))

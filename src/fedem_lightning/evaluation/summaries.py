@@ -17,14 +17,10 @@ MOST_NAMES = 20
 def summarize(
     values: np.ndarray, n_train: np.ndarray, n_scored: np.ndarray, higher_is_better: bool
 ) -> dict[str, float]:
-    """Summarises one value of each client over clients; clients without samples in the split are left out.
+    """Summarises one value of each client [T] over clients; those without samples in the split are left out.
 
-    A client whose value is NaN is worse than all others, and counts: means over such clients are NaN.
-
-    Args:
-        values: [T]; n_train: numbers of training samples [T]; n_scored: numbers of scored samples [T], NaN
-            for a client whose scores have not come: it is left out, too.
-        higher_is_better: whether the smallest values are the worst.
+    A client whose value is NaN is worse than all others, and counts: means over such clients are NaN. `n_train` and
+    `n_scored` [T] are numbers of samples; of a client whose scores have not come n_scored is NaN: it is left out, too.
 
     Returns:
         weighted: mean with weights n_train; pooled: with weights n_scored; mean: without weights; bottom_decile: value
@@ -63,12 +59,7 @@ def summarize_table(table: pd.DataFrame, split: str, weights: np.ndarray | None 
 
 
 def not_finite(table: pd.DataFrame, splits: Sequence[str]) -> dict[str, Any]:
-    """The clients of which a score is NaN or infinite although they have samples.
-
-    Returns:
-        Their number on each split, and under "clients" the names of the first `MOST_NAMES` of them all.
-
-    """
+    """The numbers of clients with samples of which a score is not finite, by split; "clients": names of the first."""
     anywhere, found = np.zeros(len(table), dtype=bool), {}
     for split in splits:
         scores = table[[column for m in HIGHER_IS_BETTER if (column := f"{split}_{m}") in table]].to_numpy(dtype=float)

@@ -184,23 +184,12 @@ def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
     return ["compared with the truth: " + ", ".join(parts)] if parts else []
 
 
-def _points(gain: dict[str, float]) -> str:
-    """A gain in accuracy, in points."""
-    return f"{100 * gain['mean']:.1f} ({100 * gain['low']:.1f} to {100 * gain['high']:.1f})"
-
-
 def _component_lines(components: dict[str, Any]) -> list[str]:
-    """Lines about dead components and twins, what mixing gains, and what separates the components."""
+    """Lines about dead components and twins, and about what separates the components."""
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
         lines.append("another learning rate, fewer components or, if it has one, algorithm.initialization may help")
-    if "gain_over_strongest" in components:
-        strongest, equal = (_points(components[f"gain_over_{other}"]) for other in ("strongest", "equal"))
-        lines.append(
-            f"mixing components gains {strongest} points of accuracy over each client's strongest one, {equal} over "
-            "equal weights (95 % intervals over clients)"
-        )
     label, client = (components.get(f"explained_by_{what}", 0.0) for what in ("label", "client"))
     if label > max(client, _BY_LABEL):
         lines.append(

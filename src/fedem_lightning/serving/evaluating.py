@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error,
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.class_scores import of_all
-from fedem_lightning.evaluation.sample_scores import MOST_NUMBERS
+from fedem_lightning.evaluation.scores import MOST_NUMBERS
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.records import SPLITS
 from fedem_lightning.records.files import write_atomically
