@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedem_lightning.report.headline import in_a_sentence
-from fedem_lightning.report.scores_table import Table
+from fedem_lightning.report.scores_table import Table, headline
 from helpers.report_runs import make_sampled_run, report, tables_in
 
 FALLING = {"finished": False, "share": 0.031, "rounds": [18, 20], "split": "val", "reason": None}
@@ -45,9 +44,9 @@ def test_a_doubtful_row_is_tested_against_no_other_and_the_others_are(doubt: str
     table = four_methods(tmp_path, {"apfl": more})
     assert f"not compared with other rows: APFL ({reason})" in table.warnings
     assert table.leaders["weighted"] == "fedavg"
-    assert in_a_sentence(table).startswith("Of the 3 rows that can be compared FedAvg is best with a test accuracy of ")
-    assert "APFL" not in in_a_sentence(table)
-    assert in_a_sentence(table).endswith("than with FedEM, beyond chance.")
+    assert headline(table).startswith("Of the 3 rows that can be compared FedAvg is best with a test accuracy of ")
+    assert "APFL" not in headline(table)
+    assert headline(table).endswith("than with FedEM, beyond chance.")
     shares = {label: table.mean["loses_to_local"].get(label) for label in RIGHT}
     assert {label for label, share in shares.items() if share == 100 or share == 0} == {"fedem", "fedavg"}
     assert {label for label, share in table.mean["worse_than_local"].items() if np.isfinite(share)} == {
@@ -59,7 +58,7 @@ def test_a_doubtful_baseline_is_no_yardstick(tmp_path: Path) -> None:
     table = four_methods(tmp_path, {"local": {"convergence": FALLING}})
     assert "worse_than_local" not in table.columns
     assert table.mean["worse_than_fedavg"]["fedem"] == 100
-    sentence = in_a_sentence(table)
+    sentence = headline(table)
     assert sentence.startswith("Of the 3 rows that can be compared APFL is best")
     assert "Local" not in sentence
 
@@ -68,7 +67,7 @@ def test_without_two_rows_to_compare_no_row_is_best(tmp_path: Path) -> None:
     rate = {"learning_rates": UNCHOSEN}
     table = four_methods(tmp_path, {"local": {"convergence": FALLING}, "fedem": rate, "fedavg": rate})
     assert table.leaders == {}
-    assert in_a_sentence(table) == (
+    assert headline(table) == (
         "No method is called better than another: Local (its training had not ended), FedAvg (nobody chose its "
         "learning rate), FedEM (nobody chose its learning rate)."
     )
@@ -81,7 +80,7 @@ def test_rows_are_marked_everywhere_and_a_command_mends_them(
     stopped = {"trainer.max_epochs": 6, "callbacks.best_round.patience": 25}  # after four rounds of six
     four_methods(tmp_path / "runs", {"fedem": {"convergence": FALLING, "command": command, "config": stopped}})
     out, err, code = report(
-        capsys, tmp_path / "runs", "--out", tmp_path / "out", "--figures", "gains", "--compare", "fedem", "local"
+        capsys, tmp_path / "runs", "--out", tmp_path / "out", "--figures", "seeds", "--compare", "fedem", "local"
     )
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines() if " † " in line[:15]] == ["FedEM"]
@@ -113,5 +112,5 @@ def test_what_is_not_known_is_said_once_and_withholds_nothing(tmp_path: Path) ->
         "whether training had ended is not known of Local, FedEM (fewer than 4 evaluations; made before runs looked)"
     ]
     assert table.leaders["weighted"] == "apfl"
-    assert in_a_sentence(table).startswith("APFL is best")
+    assert headline(table).startswith("APFL is best")
     assert not [line for line in table.warnings if "compared" in line]

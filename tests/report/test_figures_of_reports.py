@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedem_lightning.report.figures import figures_of
-from helpers.report_runs import make_sampled_run, tables_in
+from helpers.report_runs import tables_in
 from helpers.runs import make_run
 
 
@@ -64,7 +64,6 @@ def test_a_legend_of_long_names_fits_and_an_own_colour_is_kept(tmp_path: Path) -
 def test_a_method_that_sends_nothing_is_a_level_by_megabytes(tmp_path: Path) -> None:
     make_run(tmp_path / "e", 0.7, "fedem", megabytes=4.0)
     make_run(tmp_path / "l", 0.6, "local", megabytes=0.0)
-    assert figures_of(tables_in(tmp_path), ["mixture"]) == ([], ["no run has data for the figure mixture"])
     lines = lines_of(figure(tmp_path, "megabytes"))
     np.testing.assert_allclose(lines["FedEM"], [[1, 2], [60, 70]])  # 4 MB of two clients after four rounds
     assert lines["Local, 0 MB"][1].tolist() == [60, 60]
@@ -98,41 +97,3 @@ def test_clients_stand_from_the_lowest_score_to_the_highest(tmp_path: Path) -> N
     percentiles, scores = lines_of(figure(tmp_path, "clients"))["FedAvg"]
     assert percentiles.tolist() == list(range(1, 101))
     np.testing.assert_allclose(scores[[0, 24, 25, 49, 50, 99]], [10, 10, 20, 20, 30, 40])
-
-
-def test_clients_of_two_methods_are_points(tmp_path: Path) -> None:
-    make_sampled_run(tmp_path / "a", [[True, True, False, False], [True] * 4], "fedem")
-    make_sampled_run(tmp_path / "b", [[True, False, False, False], [True] * 4], "local")
-    (axes,) = figure(tmp_path, "gains").axes
-    np.testing.assert_allclose(axes.collections[0].get_offsets(), [[25, 50], [100, 100]])
-    assert axes.get_ylabel() == "FedEM, test accuracy, %"
-    assert axes.get_xlabel() == "Local, test accuracy, %"
-
-
-@pytest.mark.parametrize("measure", ["accuracy", "mse"])
-def test_the_better_method_is_above_the_line_and_of_losses_below(measure: str, tmp_path: Path) -> None:
-    scores: Any = [[True, False]] if measure == "accuracy" else [[0.5, 0.25]]
-    make_sampled_run(tmp_path / "a", scores, "fedem")
-    make_sampled_run(tmp_path / "b", scores, "local")
-    (drawn,), _ = figures_of(tables_in(tmp_path), ["gains"])
-    assert f"{'above' if measure == 'accuracy' else 'below'} the line the first method is better" in drawn.caption
-
-
-def test_weights_are_sorted_by_true_group_and_largest_component(tmp_path: Path) -> None:
-    path = make_run(tmp_path, 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
-    table = pd.DataFrame({"id": list("abcd"), "population": ["seen"] * 3 + ["unseen"], "true_group": [1, 0, 0, 0]})
-    table[["pi_0", "pi_1"]] = [[0.6, 0.4], [0.2, 0.8], [0.9, 0.1], [0.5, 0.5]]
-    table.assign(test_accuracy=0.5).to_parquet(path)
-    axes = figure(tmp_path, "mixture").axes[0]
-    np.testing.assert_allclose(axes.images[0].get_array(), [[0.9, 0.2, 0.6], [0.1, 0.8, 0.4]])
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1"]
-    np.testing.assert_allclose(axes.get_xticks(), [0.5, 2])
-
-
-def test_a_figure_that_fails_costs_no_other(tmp_path: Path) -> None:
-    path = make_run(tmp_path / "a", 0.7, "fedem", pi=[[0.2, 0.8], [0.9, 0.1]]) / "clients.parquet"
-    pd.read_parquet(path).assign(true_group=np.array([None, "a"], dtype=object)).to_parquet(path)
-    drawn, notes = figures_of(tables_in(tmp_path), ["mixture", "seeds"])
-    assert [each.name for each in drawn] == ["seeds"]
-    assert len(notes) == 1
-    assert notes[0].startswith("the figure mixture could not be drawn (TypeError: ")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.report.headline import in_a_sentence
+from fedem_lightning.report.scores_table import headline
 from helpers.report_runs import tables_in
 from helpers.runs import make_run
 
@@ -15,7 +15,7 @@ def sentence(folder: Path, scores: dict[str, list[float]], measure: str = "accur
     for name, values in scores.items():
         for seed, value in enumerate(values):
             make_run(folder / f"{name}{seed}", value, name, seed, measure=measure)
-    return in_a_sentence(tables_in(folder)[0])
+    return headline(tables_in(folder)[0])
 
 
 def test_the_best_method_its_gains_and_its_rival(tmp_path: Path) -> None:

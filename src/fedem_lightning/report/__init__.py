@@ -1,10 +1,9 @@
 """`python -m fedem_lightning.report DIR...`: tables and figures over many runs, beside the papers' numbers.
 
 In reading order: `command` does the command's work and prints, `finished_run` finds and reads runs, `groups` groups
-those that differ by seed, `papers` has the published numbers. `scores_table` makes the table of `columns`,
-`warning_lines` says what makes it less sure, `doubts` which rows are not compared, `headline` which row is best;
-`gains_by_client` compares two rows client by client, with tests.
-`report_files` writes, `figures` draws, with the looks of `drawing`.
+those that differ by seed, `papers` has the published numbers. `scores_table` makes the table of `columns` and says
+which row is best, `doubts` what makes that less sure; `gains_by_client` compares two rows client by client, with tests.
+`report_files` writes, `figures` draws.
 """
 
 import lazy_loader as _lazy

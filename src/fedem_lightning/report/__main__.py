@@ -35,8 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         "--figures",
         nargs="+",
         metavar="NAME",
-        help="with --out: the figures to draw; default: curves, seeds, clients, mixture; others: gains, megabytes, "
-        "time_NETWORK",
+        help="with --out: the figures to draw; default: curves, seeds, clients; others: megabytes, time_NETWORK",
     )
     parser.add_argument(
         "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"

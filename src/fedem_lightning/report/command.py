@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import yaml
 from rich import box
 from rich.console import Console
@@ -29,10 +28,9 @@ from fedem_lightning.report.gains_by_client import (
     t_test,
 )
 from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
-from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.papers import CAVEAT, Papers
 from fedem_lightning.report.report_files import Report, check_free, write_report
-from fedem_lightning.report.scores_table import Table, check_columns, scores_table
+from fedem_lightning.report.scores_table import Table, check_columns, headline, scores_table
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -50,11 +48,11 @@ def make_report(chosen: argparse.Namespace) -> None:
     report.columns = chosen.columns
     report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
-        report.figures, notes = figures_of(report.tables, chosen.figures, report.pairs)
+        report.figures, notes = figures_of(report.tables, chosen.figures)
         report.left_out += notes
     print_parts(report_parts(report.tables, report.left_out, chosen.columns))
     for pair in report.pairs:
-        print_parts(comparison_parts(*pair))
+        print_parts(map(Text, comparison_lines(*pair)))
     if chosen.out is not None:
         written = write_report(report, chosen.out, chosen.force)
         print(f"written: {one_line(chosen.out)} ({', '.join(written)})")
@@ -65,7 +63,7 @@ def print_sweep(folder: Path) -> None:
     if not folder.is_dir():
         return
     report, found = assemble([folder], Papers()), folder / "optimization_results.yaml"
-    print_parts(report_parts(report.tables, report.left_out, headline=not found.exists()))
+    print_parts(report_parts(report.tables, report.left_out, best=not found.exists()))
     if found.exists():  # of a search: test scores choose nothing
         best = yaml.safe_load(found.read_text())
         words = shlex.join(f"{key}={value:.3g}" for key, value in best["best_params"].items())
@@ -106,15 +104,15 @@ def print_parts(parts: Iterable[Text | RichTable]) -> None:
 
 
 def report_parts(
-    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None, headline: bool = True
+    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None, best: bool = True
 ) -> Iterator[Text | RichTable]:
     """The tables piece by piece, with the columns that are asked for, and the lines about what they leave out."""
     for table in tables:
         yield Text(f"\n{table.title}", style="bold")
         shown = table.shown(columns)
         yield _drawn(table, shown)
-        if headline:
-            yield Text(in_a_sentence(table), style="bold")
+        if best:
+            yield Text(headline(table), style="bold")
         yield from (Text(one_line(line)) for line in [*table.notes, *table.warnings])
         if others := [key for key in table.columns if key not in shown]:
             yield Text(f"{len(others)} more columns, by --columns NAME ...: {', '.join(others)}", style="dim")
@@ -139,23 +137,17 @@ def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
     return drawn
 
 
-def comparison_parts(setting: Setting, a: Group, b: Group) -> Iterator[Text]:
-    """The comparison of two rows line by line; gains are positive where `a` is better."""
-    yield Text(f"\n{shorten(setting.title)}: {a.name} against {b.name}, {setting.unit.replace(',', ' in')}", "bold")
-    clients, withheld = compare_clients(a, b), doubts([a, b])
-    if withheld:
-        yield Text(f"withheld: {withheld}; the lines below the table say what mends it")
+def comparison_lines(setting: Setting, a: Group, b: Group) -> Iterator[str]:
+    """The comparison of two rows line by line; gains are positive where `a` is better. Each client counts once."""
+    yield f"\n{shorten(setting.title)}: {a.name} against {b.name}, {setting.unit.replace(',', ' in')}"
+    clients = compare_clients(a, b)
+    if withheld := doubts([a, b]):
+        yield f"withheld: {withheld}; the lines below the table say what mends it"
         return
-    if clients is None:
-        yield Text("no client is in both: the runs have no common seed, or no readable clients.parquet")
+    if clients.empty:
+        yield "no client is in both: the runs have no common seed, or no readable clients.parquet"
         return
-    yield Text(f"a gain is positive where the score with {a.name} is {setting.better}")
-    yield from map(Text, _in_words(clients))
-    yield Text("compare.csv of --out has every client", style="dim")
-
-
-def _in_words(clients: pd.DataFrame) -> Iterator[str]:
-    """Lines about all seeds together: means, where each client counts once, and who gains."""
+    yield f"a gain is positive where the score with {a.name} is {setting.better}"
     gain, seeds = (clients.groupby(key)["gain"].mean() for key in ("id", "seed"))
     found = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
     over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
@@ -170,6 +162,5 @@ def _in_words(clients: pd.DataFrame) -> Iterator[str]:
         yield "no client can be tested alone: the scores of its samples are not known"
         return
     by_chance = f"by chance alone at most {CHANCE_LEVEL / 2:.1%} each"
-    yield f"beyond chance: {shares.gains:.1%} gain, {shares.loses:.1%} lose; {by_chance}"
-    if clients["p"].isna().any():
-        yield f"{clients['p'].isna().mean():.1%} of the clients could not be tested alone"
+    untested = f"; {n:.1%} could not be tested alone" if (n := clients["p"].isna().mean()) else ""
+    yield f"beyond chance: {shares.gains:.1%} gain, {shares.loses:.1%} lose; {by_chance}{untested}"

@@ -1,12 +1,20 @@
-"""Rows that are compared with no other one: their training had not ended, or nobody chose their learning rate."""
+"""What makes a table less sure: rows that are compared with no other one, equal methods, guesses, unlike runs.
+
+A row is compared with no other one if its training had not ended, or if nobody chose its learning rate.
+"""
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pandas as pd
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.run.job_folders import resume_command
+from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.settings.keys import UNCHOSEN
 
 MARK = "*"
@@ -40,34 +48,46 @@ def doubts(groups: Iterable[Group]) -> str:
     return ", ".join(f"{shorten(group.name)} ({said})" for group in groups if (said := doubt(group)))
 
 
-def doubtful_lines(setting: Setting) -> Iterator[str]:
-    """Lines on rows with a doubt: what is the matter, and what mends it."""
+def warning_lines(setting: Setting) -> Iterator[str]:
+    """Lines for readers of a table of scores, each with the rows that it is about, and what mends the matter."""
     if rates := [name for group in setting.groups for name in unchosen(group)]:
         yield (
             f"{MARK} nobody chose the learning rate of {', '.join(rates)} for these data, and another may be much "
             "better: choose one with +tune=learning_rate (docs/trackers.md), in Python with "
             "client_optimizer=ClientSGD(lr=...)"
         )
-    for group in setting.groups:
-        if finished(group) is False:
-            yield f"{UNFINISHED} {_unfinished_line(group)}"
+    yield from (f"{UNFINISHED} {_unfinished(group)}" for group in setting.groups if finished(group) is False)
     if len(setting.groups) > 1 and (found := doubts(setting.groups)):
         yield f"not compared with other rows: {found}"
+    for groups in _equal_rows(setting):
+        names = " and ".join(shorten(group.name) for group in groups)
+        yield f"{names} have equal test scores for every client and seed"
+    if guessing := [f"{shorten(g.name)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]:
+        always = "always predicting each client's most frequent class, whose share is in brackets"
+        yield f"rows that are no better than {always}: {', '.join(guessing)}"
+    digests = pd.DataFrame([(run.seed, run.results.get("federation_digest")) for run in setting.runs])
+    n = digests.groupby(0)[1].nunique()
+    if seeds := n.index[n > 1].astype(str).tolist():
+        yield f"not comparable: with seed {', '.join(seeds)} rows have different data (federation_digest)"
+    for group in setting.groups:
+        for run in group.runs:
+            yield from (f"{shorten(group.name)}, seed {run.seed}: {line}" for line in not_finite_lines(run.results))
 
 
-def _unfinished_line(group: Group) -> str:
+def _unfinished(group: Group) -> str:
     """The seeds whose loss still fell, by how much it did with the first of them, and what continues that run."""
     runs = [run for run in group.runs if run.results["convergence"].get("finished") is False]
     first, seeds = runs[0], ", ".join(str(run.seed) for run in runs)
     rounds, planned = first.results["rounds"], first.config.get("trainer.max_epochs")
-    planned = planned if isinstance(planned, int) else rounds
-    more = [f"trainer.max_epochs={2 * max(rounds, planned)}"]
+    planned = max(rounds, planned) if isinstance(planned, int) else rounds
+    more = {"trainer.max_epochs": 2 * planned}
     patience = first.config.get("callbacks.best_round.patience")
     if rounds < planned and patience:  # it has ended it
-        more.append(f"callbacks.best_round.patience={2 * patience}")
+        more["callbacks.best_round.patience"] = 2 * patience
     words = shlex.split(str(first.results.get("command") or ""))[3:]  # without python -m fedem_lightning
-    kept = [word for word in words if word.partition("=")[0] not in [key.partition("=")[0] for key in more]]
-    command = resume_command(first.folder.absolute(), [*kept, *more]) if words else f"Trainer(max_epochs={2 * rounds})"
+    kept = [word for word in words if word.partition("=")[0] not in more]
+    kept += [f"{key}={value}" for key, value in more.items()]
+    command = resume_command(first.folder.absolute(), kept) if words else f"Trainer(max_epochs={2 * rounds})"
     said = unfinished_line(first.results["convergence"])
     return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {said}; go on with: {command}"
 
@@ -79,3 +99,22 @@ def unknown_line(setting: Setting) -> list[str]:
     reasons = {one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None}
     names = "any row" if len(rows) == len(setting.groups) else ", ".join(shorten(group.name) for group in rows)
     return [f"whether training had ended is not known of {names} ({'; '.join(sorted(reasons))})"] if rows else []
+
+
+def _equal_rows(setting: Setting) -> list[list[Group]]:
+    """Rows with the same test score for every client and seed."""
+    found: dict[bytes, list[Group]] = defaultdict(list)
+    for group in setting.groups:
+        tables = [(run.seed, table) for run in group.runs if (table := run.scored) is not None]
+        if len(tables) == len(group.runs):  # to six decimals, so that the order of a sum does not count
+            parts = [(f"{seed} {','.join(t.index)} ", np.round(t["score"].to_numpy(), 6)) for seed, t in tables]
+            found[b"".join(names.encode() + scores.tobytes() for names, scores in parts)].append(group)
+    return [groups for groups in found.values() if len(groups) > 1]
+
+
+def _guessed(group: Group) -> float | None:
+    """The share of the clients' most frequent classes in %, if a row's accuracy is not above it; means over seeds."""
+    scores = [run.results["test"].get("accuracy", {}).get("weighted") for run in group.runs]
+    guesses = [run.results["class_scores"].get("majority_accuracy", {}).get("weighted") for run in group.runs]
+    score, guess = (pd.Series(values, dtype=float).mean(skipna=False) for values in (scores, guesses))
+    return 100 * float(guess) if score <= guess else None

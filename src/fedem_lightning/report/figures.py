@@ -1,62 +1,94 @@
-"""The figures of a report: scores by round and cost, by seed, over clients, client by client; mixture weights."""
+"""The figures of a report: scores by round and by cost, by seed, and over the clients."""
 
+import io
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
+from matplotlib.colors import is_color_like, to_hex, to_rgb
+from matplotlib.figure import Figure
 
 from fedem_lightning.errors import one_line, require
-from fedem_lightning.report.drawing import FIRST, HEIGHT, STYLE, Drawn, Looks, draw_over_seeds, looks, with_panels
-from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.gains_by_client import CHANCE_LEVEL, compare_clients, t_interval
-from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.report.gains_by_client import t_interval
+from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.scores_table import Table
-from fedem_lightning.run.figures import GROUPS_SHOWN, by_round_axis, drawn_text, heat_map
+from fedem_lightning.run.figures import PALETTE, STYLE, by_round_axis, drawn_text, legend_below
 
-DEFAULT = ("curves", "seeds", "clients", "mixture")
+DEFAULT = ("curves", "seeds", "clients")
+_FIRST = ("fedem", *reversed(BASELINES))
+"""The first colours belong to the method that the package is named after, and to its two baselines."""
+_LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up and down"}
 """Labels of the x-axis by column of `Run.curve`."""
-_MOST_ROWS = 6  # whose mixture weights are drawn
 _PERCENTILES = np.arange(1, 101)
 _NAME = 200  # letters of a row's name in a legend, which breaks it into lines
 
+Looks = dict[str, dict[str, Any]]
+"""Matplotlib's arguments for the line of every row, by its label."""
 
-def figures_of(
-    tables: Sequence[Table], names: Sequence[str] | None, pairs: Sequence[tuple[Setting, Group, Group]] = ()
-) -> tuple[list[Drawn], list[str]]:
+
+class Drawn(NamedTuple):
+    """A figure, the name of its file without the ending, and what the page says about it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    png: bytes
+    pdf: bytes
+
+
+def figures_of(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[list[Drawn], list[str]]:
     """The figures with these names, None for the default ones, and a line for each that could not be drawn."""
     settings = [table.setting for table in tables]
     rows, found, notes = looks(settings), [], []
-    makers: dict[str, Callable[[], Drawn | None]] = {
-        "curves": lambda: curves("curves", settings, rows),
-        "seeds": lambda: seeds_figure("seeds", tables, rows),
-        "clients": lambda: percentile_figure("clients", settings, rows),
-        "mixture": lambda: weights_figure("mixture", settings),
-        "gains": lambda: gains_figure("gains", pairs or [p for s in settings if (p := main_pair(s))], rows),
-        "megabytes": lambda: curves("megabytes", settings, rows, "megabytes"),
+    makers: dict[str, Callable[[str], Drawn | None]] = {
+        "curves": partial(curves, settings=settings, looks=rows, x="round"),
+        "seeds": partial(seeds_figure, tables=tables, looks=rows),
+        "clients": partial(percentile_figure, settings=settings, looks=rows),
     }
     columns = {str(name) for s in settings for run in s.runs if run.metrics is not None for name in run.metrics}
-    for name in sorted(name for name in columns if name.startswith("time_")):
-        makers[name] = partial(curves, name, settings, rows, name)
+    for x in ("megabytes", *sorted(name for name in columns if name.startswith("time_"))):
+        makers[x] = partial(curves, settings=settings, looks=rows, x=x)
     for name in names or ():
         require(name in makers, f"--figures: no figure {one_line(name)!r}; expected some of {', '.join(makers)}")
-    with mpl.rc_context(STYLE):
-        for name in dict.fromkeys(DEFAULT if names is None else names):
-            try:
-                drawn = makers[name]()
-            except Exception as error:  # whatever a damaged file holds: it costs its figure, and not the report
-                notes.append(f"the figure {name} could not be drawn ({type(error).__name__}: {one_line(error)})")
-            else:
-                found += [] if drawn is None else [drawn]
-                notes += [f"no run has data for the figure {name}"] if names is not None and drawn is None else []
+    with mpl.rc_context(STYLE | {"pdf.fonttype": 42}):  # text stays text in a PDF file
+        for name in dict.fromkeys(names or DEFAULT):
+            drawn = makers[name](name)
+            found += [] if drawn is None else [drawn]
+            notes += [f"no run has data for the figure {name}"] if names and drawn is None else []
     return found, notes
 
 
-def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str = "round") -> Drawn | None:
+def looks(settings: Sequence[Setting]) -> Looks:
+    """The look of every row, which is the same in all figures of a report.
+
+    Each method has a colour, its own if its file has `color`, and after eight methods another line. Rows of one method
+    share its colour, in other shades and lines. FedEM's lines are wide.
+    """
+    rows: dict[str, dict[str, Any]] = {}  # algorithm -> own colour by label
+    for group in (group for setting in settings for group in setting.groups):
+        rows.setdefault(group.algorithm, {})[group.label] = group.runs[0].config.get("algorithm.color")
+    found = {}
+    for slot, algorithm in enumerate([*_FIRST, *sorted(set(rows) - set(_FIRST))]):
+        labels = rows.get(algorithm, {})
+        for i, (label, own) in enumerate(labels.items()):
+            white = 0.55 * i / len(labels)  # a share of it makes another shade
+            colour = own if isinstance(own, str) and is_color_like(own) else PALETTE[slot % len(PALETTE)]
+            red, green, blue = (c + white * (1 - c) for c in to_rgb(colour))
+            line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
+            width = 2.4 if algorithm == _FIRST[0] else 1.3
+            found[label] = {"color": to_hex((red, green, blue)), "linestyle": line, "linewidth": width}
+    return found
+
+
+def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str) -> Drawn | None:
     """Draws scores by `x`, a column of `Run.curve`: the mean over seeds as a line, the range as a band."""
     drawn = [setting for setting in settings if any(_over_seeds(group, x) is not None for group in setting.groups)]
     if not drawn:
@@ -67,7 +99,7 @@ def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str = "round
         f"{drawn[0].seeds}; a band reaches from the least to the largest seed."
     )
     panels = [(setting.title, partial(_draw_curves, setting=setting, looks=looks, x=x, axis=axis)) for setting in drawn]
-    return with_panels(name, f"Test {drawn[0].unit.partition(',')[0]} by {axis}", caption, panels)
+    return _with_panels(name, f"Test {drawn[0].unit.partition(',')[0]} by {axis}", caption, panels)
 
 
 def _draw_curves(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) -> None:
@@ -78,7 +110,7 @@ def _draw_curves(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) 
         if x == "megabytes" and not points["x"].any():  # sends nothing: its last score is a level
             axes.axhline(points["mean"].iloc[-1], label=f"{label}, 0 MB", **look)
             continue
-        draw_over_seeds(axes, points["x"], points, label, {**look, "zorder": 3 - i / 100})
+        _draw_over_seeds(axes, points["x"], points, label, {**look, "zorder": 3 - i / 100})
         if x == "megabytes":
             axes.set_xscale("log")  # a graph of clients sends a hundred times as much as a server
     best = [run.results["reference"].get("bayes_accuracy") for run in setting.runs]
@@ -112,7 +144,7 @@ def seeds_figure(name: str, tables: Sequence[Table], looks: Looks) -> Drawn | No
         "are assumed normal."
     )
     panels = [(table.setting.title, partial(_draw_seeds, table=table, looks=looks)) for table in drawn]
-    return with_panels(name, "Test score by method", caption, panels, max(HEIGHT, height))
+    return _with_panels(name, "Test score by method", caption, panels, height)
 
 
 def _draw_seeds(axes: Axes, table: Table, looks: Looks) -> None:
@@ -135,14 +167,14 @@ def percentile_figure(name: str, settings: Sequence[Setting], looks: Looks) -> D
     drawn = [setting for setting in settings if any(map(_quantiles, setting.groups))]
     caption = "The score that this share of the clients does not exceed; a band reaches over the seeds."
     panels = [(setting.title, partial(_draw_percentiles, setting=setting, looks=looks)) for setting in drawn]
-    return with_panels(name, "Test scores over clients", caption, panels)
+    return _with_panels(name, "Test scores over clients", caption, panels)
 
 
 def _draw_percentiles(axes: Axes, setting: Setting, looks: Looks) -> None:
     for group in setting.groups:
         if quantiles := _quantiles(group):
             points = pd.DataFrame(quantiles).agg(["mean", "min", "max"]).T
-            draw_over_seeds(axes, _PERCENTILES, points, drawn_text(group.name, _NAME), looks[group.label])
+            _draw_over_seeds(axes, _PERCENTILES, points, drawn_text(group.name, _NAME), looks[group.label])
     axes.set(xlabel="percentile of clients, lowest score first", ylabel=f"a client's test {setting.unit}")
 
 
@@ -152,62 +184,33 @@ def _quantiles(group: Group) -> list[np.ndarray]:
     return [np.quantile(values, _PERCENTILES / 100, method="inverted_cdf") for values in scores if len(values)]
 
 
-def main_pair(setting: Setting) -> tuple[Setting, Group, Group] | None:
-    """FedEM's row, else the first that is no baseline, and a baseline; None for one row."""
-    order = sorted(setting.groups, key=lambda g: (g.algorithm != FIRST[0], g.algorithm in FIRST))
-    rivals = sorted(order[1:], key=lambda g: FIRST.index(g.algorithm) if g.algorithm in FIRST else len(FIRST))
-    return (setting, order[0], rivals[0]) if rivals else None
+def _draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look: dict[str, Any]) -> None:
+    """Draws means over seeds as a line, and a band from the least to the largest; `scores` has mean, min and max."""
+    axes.plot(x, scores["mean"], label=label, **look)
+    if not scores["min"].equals(scores["max"]):
+        axes.fill_between(x, scores["min"], scores["max"], color=look["color"], alpha=0.1, lw=0)
 
 
-def gains_figure(name: str, pairs: Sequence[tuple[Setting, Group, Group]], looks: Looks) -> Drawn | None:
-    """Draws every client as a point: its score with the pair's second row to the right, with the first upwards."""
-    drawn = [(pair, clients) for pair in pairs if (clients := compare_clients(*pair[1:])) is not None]
-    sides = {"above the line" if pair[0].sign > 0 else "below the line" for pair, _ in drawn}
-    caption = (
-        f"One point a client and seed; {' or, of losses, '.join(sorted(sides))} the first method is better; full "
-        "colour: the two models differ on the client's own test samples, p < 0.05; rows with a doubt are not tested."
-    )
-    panels = [(pair[0].title, partial(_draw_gains, pair=pair, clients=c, looks=looks)) for pair, c in drawn]
-    return with_panels(name, "Two methods, client by client", caption, panels, 4.0)
+def _with_panels(
+    name: str, title: str, caption: str, panels: Sequence[tuple[str, Callable[[Axes], None]]], height: float = 0.0
+) -> Drawn | None:
+    """A figure of panels, each a title and what draws it, three in a row, under one legend; None without any.
 
-
-def _draw_gains(axes: Axes, pair: tuple[Setting, Group, Group], clients: pd.DataFrame, looks: Looks) -> None:
-    setting, a, b = pair
-    colours = [to_rgba(looks[a.label]["color"], 0.9 if p < CHANCE_LEVEL else 0.25) for p in clients["p"]]
-    axes.scatter(clients["b"], clients["a"], s=12, color=colours, linewidths=0)
-    low, high = np.sort([*axes.get_xlim(), *axes.get_ylim()])[[0, -1]]
-    axes.plot([low, high], [low, high], color="black", linewidth=0.7, linestyle=":")
-    x, y = (f"{drawn_text(group.name, 30)}, test {setting.unit}" for group in (b, a))
-    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel=x, ylabel=y)
-
-
-def weights_figure(name: str, settings: Sequence[Setting]) -> Drawn | None:
-    """Draws mixture weights after training: a column a client; of the first seed of each row."""
-    rows = [(f"{setting.title}: {group.name}", group.runs[0]) for setting in settings for group in setting.groups]
-    drawn = [(title, run, pi) for title, run in rows if (pi := run.weights()) is not None][:_MOST_ROWS]
-    caption = (
-        "One column a client, sorted by its true group, where the data know it, and its largest component. First seed "
-        f"of each row{f', the first {_MOST_ROWS} rows' if len(drawn) == _MOST_ROWS else ''}."
-    )
-    panels = [(title, partial(_heat_map, pi=pi, groups=_true_groups(run))) for title, run, pi in drawn]
-    height = 1.7 + 0.3 * max((pi.shape[1] for *_, pi in drawn), default=0)
-    return with_panels(name, "Mixture weights after training", caption, panels, height)
-
-
-def _true_groups(run: Run) -> np.ndarray | None:
-    """The true groups of the clients that train, [T]; None if the data do not know them."""
-    clients = run.clients
-    if clients is None or "true_group" not in clients:
+    Panels have 4.2 inches by 3, or `height` if that is more.
+    """
+    if not panels:
         return None
-    return clients.loc[clients["population"] == "seen", "true_group"].to_numpy()
-
-
-def _heat_map(axes: Axes, pi: np.ndarray, groups: np.ndarray | None) -> None:
-    """Draws weights [T, M], with lines between true groups [T]; few groups have their names below them."""
-    names, codes = np.unique(np.zeros(len(pi)) if groups is None else groups, return_inverse=True)
-    image = heat_map(axes, pi, codes, "clients" if groups is None else "clients by true group")
-    if 1 < len(names) <= GROUPS_SHOWN:
-        ends = np.cumsum(np.bincount(codes))
-        axes.vlines(ends[:-1] - 0.5, -0.5, pi.shape[1] - 0.5, color="white", linewidth=0.8)
-        axes.set_xticks((ends + np.append(0, ends[:-1])) / 2 - 0.5, [str(name) for name in names])
-    axes.figure.colorbar(image, ax=axes, label="mixture weight")
+    columns = min(3, len(panels))
+    rows = ceil(len(panels) / columns)
+    figure = Figure(figsize=(4.2 * columns, max(3.0, height) * rows), layout="constrained")
+    for number, (panel, draw) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.set_title(drawn_text(panel, 60), fontsize=9)
+        draw(axes)
+    legend_below(figure)
+    png, pdf = io.BytesIO(), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name; an empty box stands for it
+        figure.savefig(png, dpi=200)
+        figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
+    return Drawn(name, title, caption, figure, png.getvalue(), pdf.getvalue())

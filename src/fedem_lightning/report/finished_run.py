@@ -2,8 +2,8 @@
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,18 +64,17 @@ class Run:
         return "callbacks.best_round._target_" in self.config or self.results.get("scored_round") is not None
 
     @property
-    def date(self) -> tuple[str, float]:
-        """The date when the run ended, for sorting."""
-        return str(self.results["environment"].get("date") or ""), (self.folder / "results.json").stat().st_mtime
+    def date(self) -> str:
+        """When the run ended, for sorting."""
+        return str(self.results["environment"].get("date") or "")
 
     @cached_property
     def metrics(self) -> pd.DataFrame | None:
         """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
-        try:
+        with suppress(Exception):  # whatever pandas meets in a damaged file
             table: pd.DataFrame = pd.read_csv(regular(self.folder / "metrics.csv"))
-            return table.apply(pd.to_numeric, errors="coerce")  # text among the numbers of a damaged file
-        except Exception:  # whatever pandas meets in a damaged file
-            return None
+            return table.apply(pd.to_numeric, errors="coerce")
+        return None
 
     def curve(self, cost: str) -> pd.DataFrame | None:
         """`metrics` with a column `megabytes`: up and down together, for each client; None without it, or `cost`."""
@@ -89,28 +88,24 @@ class Run:
     @cached_property
     def clients(self) -> pd.DataFrame | None:
         """The content of clients.parquet; None if it is missing or unreadable."""
-        try:
-            with regular(self.folder / "clients.parquet").open("rb") as file:  # pyarrow opens no path that is not text
-                table = pd.read_parquet(file)
-        except Exception:  # whatever pyarrow meets in a damaged file
-            return None
-        return table if "population" in table and table.columns.is_unique else None
+        with suppress(Exception), regular(self.folder / "clients.parquet").open("rb") as file:
+            table = pd.read_parquet(file)  # pyarrow opens no path that is not text
+            return table if "population" in table else None
+        return None
 
     @cached_property
     def scored(self) -> pd.DataFrame | None:
-        """The clients that train and have test samples, by name; None if clients.parquet lacks them.
+        """The clients that train and have a test score, by name; None if clients.parquet lacks them.
 
-        Columns: row (in clients.parquet), n_test (NaN if the table lacks it), score (in the table's unit).
+        Columns: row (in clients.parquet), n_test, score (in the table's unit).
         """
         clients, (measure, factor) = self.clients, self.measure
         if clients is None or not {"id", f"test_{measure}"} <= set(clients):
             return None
         score = factor * pd.to_numeric(clients[f"test_{measure}"], errors="coerce").astype(float)
-        n_test = pd.to_numeric(clients["n_test"], errors="coerce") if "n_test" in clients else np.nan
-        table = pd.DataFrame({"row": np.arange(len(clients)), "n_test": n_test, "score": score})
-        table.index = pd.Index(clients["id"].astype(str), name="id", dtype=object)
-        has_samples = table["n_test"] > 0 if "n_test" in clients else table["score"].notna()
-        table = table[(clients["population"] == "seen").to_numpy(dtype=bool) & has_samples]
+        columns = {"row": np.arange(len(clients)), "n_test": clients.get("n_test"), "score": score}
+        table = pd.DataFrame({"id": clients["id"].astype(str), **columns}).set_index("id")
+        table = table[((clients["population"] == "seen") & score.notna()).to_numpy(dtype=bool)]
         return table if len(table) and table.index.is_unique else None
 
     @cached_property
@@ -122,31 +117,27 @@ class Run:
         clients = self.clients
         if clients is None:
             return None
-        try:
+        with suppress(Exception):  # a zip archive, headers and arrays can each be damaged, with an error of their own
             with regular(self.folder / "test_samples.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                n, values, measure = file["n"], file["values"], str(file["measure"])
-            row = np.repeat(np.arange(len(clients)), n)
+                row, values, measure = np.repeat(np.arange(len(clients)), file["n"]), file["values"], file["measure"]
             values = values if values.dtype == bool else values.astype(np.float64)
-            return pd.DataFrame({"row": row, "id": clients["id"].to_numpy()[row], measure: values})
-        except Exception:  # a zip archive, headers and arrays can each be damaged, with an error of their own
-            return None
+            return pd.DataFrame({"row": row, "id": clients["id"].to_numpy()[row], str(measure): values})
+        return None
 
     def weights(self, population: str = "seen") -> np.ndarray | None:
         """Mixture weights after training of the seen or the unseen clients, float [T, M]; None without any."""
         table = self.clients
-        names = [] if table is None else [str(name) for name in table if re.fullmatch(r"pi_\d+", str(name))]
+        names = [] if table is None else [str(name) for name in table if str(name).startswith("pi_")]
         if table is None or len(names) < 2:
             return None
-        names.sort(key=lambda name: int(name[3:]))
         pi = table.loc[table["population"] == population, names].to_numpy(dtype=float)
         return pi if len(pi) else None
 
     @property
     def unreadable(self) -> list[str]:
         """The names of its files beside results.json that are there but cannot be read."""
-        found = {"metrics.csv": self.metrics is not None, "clients.parquet": self.clients is not None}
-        found["test_samples.npz"] = self.samples is not None
-        return [name for name, is_read in found.items() if not is_read and (self.folder / name).exists()]
+        found = {"metrics.csv": self.metrics, "clients.parquet": self.clients, "test_samples.npz": self.samples}
+        return [name for name, content in found.items() if content is None and (self.folder / name).exists()]
 
 
 _OPTIONAL = (
@@ -161,18 +152,16 @@ _NEUTRAL = {"seed": 0, "data_dir": "", "run_dir": None}
 def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     """All runs at any depth below `folders`, each once and sorted by path, and a line for each that cannot be read.
 
-    A run is a folder with results.json or .hydra/config.yaml. A folder without a run, and one that cannot be opened,
-    have a line, too. Links to folders are not followed. UserError: a folder is missing.
+    A run is a folder with results.json or .hydra/config.yaml. A folder without a run has a line, too. Links to folders
+    are not followed. UserError: a folder is missing.
     """
     places: dict[Path, Path] = {}
     runs: list[Run] = []
     skipped: list[str] = []
     for folder in map(Path, folders):
         require(folder.is_dir(), f"{one_line(folder)}: no such folder")
-        closed: list[OSError] = []
-        found = sorted(_places(folder, closed.append))
-        skipped += [f"{one_line(error.filename)}: cannot be opened ({error.strerror})" for error in closed]
-        if not found and not closed:
+        found = sorted(_places(folder))
+        if not found:
             skipped.append(f"{one_line(folder)}: no run in it or below (a run is a folder with .hydra/config.yaml)")
         for place in found:
             places.setdefault(place.resolve(), place)
@@ -184,9 +173,9 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     return runs, skipped
 
 
-def _places(folder: Path, closed: Callable[[OSError], None]) -> Iterator[Path]:
-    """The folders of runs; `closed` gets the error of each folder that cannot be opened."""
-    for place, below, files in os.walk(folder, onerror=closed):
+def _places(folder: Path) -> Iterator[Path]:
+    """The folders of runs."""
+    for place, below, files in os.walk(folder):
         if "results.json" in files or (Path(place) / ".hydra" / "config.yaml").is_file():
             yield Path(place)
         below[:] = [name for name in below if name not in (".hydra", "checkpoints")]
@@ -195,7 +184,7 @@ def _places(folder: Path, closed: Callable[[OSError], None]) -> Iterator[Path]:
 def read_run(folder: Path) -> Run:
     """Reads one run; UserError says, without the folder, that it is unfinished or broken."""
     path = folder / "results.json"
-    require(path.exists(), f"unfinished: no results.json{_progress(folder)}")
+    require(path.exists(), "unfinished: no results.json")
     try:
         results = json.loads(regular(path).read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -210,10 +199,3 @@ def read_run(folder: Path) -> Run:
 def read_config(path: Path) -> dict[str, Any]:
     """A run's configuration with dotted keys, resolved as if its seed were 0."""
     return flatten(resolved(read_yaml(path) | _NEUTRAL))
-
-
-def _progress(folder: Path) -> str:
-    """The last round of an unfinished run, as metrics.csv has it."""
-    metrics = Run(folder, {}, {}).metrics
-    known = metrics is not None and "round" in metrics and metrics["round"].notna().any()
-    return f"; round {metrics['round'].max():.0f}" if metrics is not None and known else ""

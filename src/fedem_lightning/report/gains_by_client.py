@@ -1,6 +1,5 @@
 """Two rows client by client, and tests of the differences."""
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -84,8 +83,8 @@ def _best(scores: pd.DataFrame) -> tuple[str, float]:
     return best, max(t_test(gain) if enough and gain.mean() > 0 else 1.0 for gain in gains)
 
 
-def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
-    """Compares the clients of two groups, paired by seed and name; None if they have none in common.
+def compare_clients(a: Group, b: Group) -> pd.DataFrame:
+    """Compares the clients of two groups, paired by seed and name.
 
     Returns:
         A row for each seed and client that both have: seed, id, n_test, a and b (scores in the table's unit), gain
@@ -94,24 +93,18 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame | None:
         runs without test_samples.npz, or of different federations, and for rows with a doubt).
 
     """
-    others = {run.seed: run for run in b.runs}
-    pairs = [(run, others[run.seed]) for run in a.runs if run.seed in others]
-    parts = [part for one, other in pairs if (part := _pair(one, other)) is not None]
-    table = pd.concat(parts, ignore_index=True) if parts else None
-    return table.assign(p=np.nan) if table is not None and doubts([a, b]) else table
-
-
-def _pair(a: Run, b: Run) -> pd.DataFrame | None:
-    """The clients that two runs of one seed have in common; None without any."""
-    if a.scored is None or b.scored is None or a.measure != b.measure:
-        return None
-    both = a.scored.join(b.scored["score"].rename("b"), how="inner")
-    if both.empty:
-        return None
-    p = _p_values(a, b)
-    both = both.reset_index().rename(columns={"score": "a"}).assign(seed=a.seed)
-    both["gain"], both["p"] = a.sign * (both["a"] - both["b"]), np.nan if p is None else p[both["row"]]
-    return both[["seed", "id", "n_test", "a", "b", "gain", "p"]]
+    others, parts = {run.seed: run for run in b.runs}, []
+    for run in a.runs:
+        other = others.get(run.seed)
+        if other is None or run.scored is None or other.scored is None or run.measure != other.measure:
+            continue
+        both = run.scored.rename(columns={"score": "a"}).join(other.scored["score"].rename("b"), how="inner")
+        p = _p_values(run, other)
+        both["p"] = np.nan if p is None else p[both["row"]]
+        parts.append(both.reset_index().assign(seed=run.seed, gain=run.sign * (both["a"] - both["b"]).to_numpy()))
+    columns = ["seed", "id", "n_test", "a", "b", "gain", "p"]
+    table = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return table.assign(p=np.nan) if doubts([a, b]) else table
 
 
 def _p_values(a: Run, b: Run) -> np.ndarray | None:
@@ -143,23 +136,20 @@ def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
     """The two rows that `names` mean, for each setting that has both; UserError if there are none, or several."""
-    found = [(setting, _row(setting, names[0]), _row(setting, names[1])) for setting in settings]
-    groups = [group for setting in settings for group in setting.groups]
-    known = [each for group in groups for each in (group.label, group.algorithm)]
-    for name, rows in zip(names, ([a for _, a, _ in found], [b for _, _, b in found]), strict=True):
-        nearest = difflib.get_close_matches(name, known, 1, cutoff=0)[0]
-        require(any(rows), f"--compare: no row {one_line(name)!r}; the nearest is {nearest!r}")
-    pairs = [(setting, a, b) for setting, a, b in found if a is not None and b is not None]
-    require(bool(pairs), f"--compare: no table has both {one_line(names[0])!r} and {one_line(names[1])!r}")
+    pairs = []
+    for setting in settings:
+        rows = [
+            [group for group in setting.groups if name in (group.label, group.name)]
+            or [group for group in setting.groups if name == group.algorithm]
+            for name in names
+        ]
+        for name, found in zip(names, rows, strict=True):
+            labels = ", ".join(repr(group.label) for group in found)
+            what = f"means {len(found)} rows of {setting.title}; expected one of {labels}"
+            require(len(found) < 2, f"--compare: {one_line(name)!r} {what}")
+        if all(rows):
+            pairs.append((setting, rows[0][0], rows[1][0]))
+    known = ", ".join(dict.fromkeys(repr(group.label) for setting in settings for group in setting.groups))
+    both = " and ".join(repr(one_line(name)) for name in names)
+    require(bool(pairs), f"--compare: no table has both {both}; the rows are {known}")
     return pairs
-
-
-def _row(setting: Setting, name: str) -> Group | None:
-    for key in ("label", "algorithm", "name"):  # the last as on the page
-        rows = [group for group in setting.groups if getattr(group, key) == name]
-        labels = ", ".join(repr(group.label) for group in rows)
-        what = f"means {len(rows)} rows of {setting.title}; expected one of {labels}"
-        require(len(rows) < 2, f"--compare: {one_line(name)!r} {what}")
-        if rows:
-            return rows[0]
-    return None

@@ -14,23 +14,16 @@ from markupsafe import Markup
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.doubts import finished
-from fedem_lightning.report.drawing import Drawn
+from fedem_lightning.report.figures import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
-from fedem_lightning.report.headline import in_a_sentence
 from fedem_lightning.report.papers import CAVEAT
-from fedem_lightning.report.scores_table import Table
+from fedem_lightning.report.scores_table import Table, headline
 
 _LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
-    | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "†": r"$\dagger$",
-    }
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}  # as in the first font encoding
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "†": r"$\dagger$"}
 )
 
 
@@ -56,8 +49,8 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
         for group in setting.groups:
             line: dict[str, Any] = {"dataset": setting.dataset, "setting": setting.title, "backbone": setting.backbone}
             line |= {"algorithm": group.algorithm, "row": group.label} | setting.values | group.values
-            line = {key: v if isinstance(v, (int, float)) else cell_text(as_typed(v)) for key, v in line.items()}
-            line |= {"title": cell_text(group.name), "finished": finished(group)}
+            line = {key: v if isinstance(v, (int, float)) else _cell(as_typed(v)) for key, v in line.items()}
+            line |= {"title": _cell(group.name), "finished": finished(group)}
             for key in table.columns:
                 std = table.std.get(key, {}).get(group.label)
                 line |= {key: table.value(group, key), f"{key}_std": std}
@@ -65,66 +58,62 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
     return pd.DataFrame(lines).dropna(axis="columns", how="all")
 
 
-def cell_text(text: Any) -> str:
+def clients_table(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
+    """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
+    texts = ["setting", "row_a", "row_b"]
+    found = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
+    table = pd.concat(found, names=texts).reset_index(texts)
+    return table.assign(**{name: table[name].map(_cell) for name in [*texts, "id"]})
+
+
+def _cell(text: Any) -> str:
     """A name in a CSV file; one that a spreadsheet would take for a formula begins with an apostrophe."""
     text = one_line(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
-def clients_table(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
-    """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
-    found = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
-    if all(clients is None for clients in found.values()):
-        return pd.DataFrame()
-    texts = ["setting", "row_a", "row_b"]
-    table = pd.concat(found, names=texts).reset_index(texts)
-    return table.assign(**{name: table[name].map(cell_text) for name in [*texts, "id"]})
-
-
-def latex_text(text: str) -> str:
-    """A text in LaTeX that shows as it is."""
-    return one_line(text).translate(_LATEX)
 
 
 def latex_table(table: Table, shown: Sequence[str]) -> str:
     """The table for a document that loads booktabs; what makes it less sure stands below it in comments."""
     rows = []
     for group in table.setting.groups:
-        cells = [(latex_number(table.text(group, key)), table.is_bold(group, key)) for key in shown]
-        rows.append([latex_text(table.row(group)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)])
-    frame = pd.DataFrame(rows, columns=["algorithm", *(latex_text(table.columns[key].header) for key in shown)])
+        cells = [(_latex_number(table.text(group, key)), table.is_bold(group, key)) for key in shown]
+        rows.append([_latex(table.row(group)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)])
+    frame = pd.DataFrame(rows, columns=["algorithm", *(_latex(table.columns[key].header) for key in shown)])
     text: str = frame.style.hide(axis="index").to_latex(
         hrules=True,
         column_format="l" + "r" * len(shown),
         position_float="centering",
         environment="table*",
-        caption=latex_text(table.title),
+        caption=_latex(table.title),
     )
     return text + "".join(f"% {one_line(note)}\n" for note in [*table.notes, *table.warnings])
 
 
-def latex_number(text: str) -> str:
+def _latex(text: str) -> str:
+    """A text in LaTeX that shows as it is."""
+    return one_line(text).translate(_LATEX)
+
+
+def _latex_number(text: str) -> str:
     """A number as the tables show it; a missing one is a dash, a minus sign is set as one."""
-    return "--" if text == "-" else re.sub(r"(?<![^ ])-", "$-$", latex_text(text))
+    return "--" if text == "-" else re.sub(r"(?<![^ ])-", "$-$", _latex(text))
 
 
 def html_page(report: Report) -> str:
-    """The whole page; the template escapes all text."""
+    """The whole page; the template escapes all text, of which each is one line of at most 400 letters."""
     environment = Environment(
-        loader=PackageLoader("fedem_lightning.report", ""), autoescape=True, finalize=_text, trim_blocks=True
+        loader=PackageLoader("fedem_lightning.report", ""),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else shorten(str(value), 400),
+        trim_blocks=True,
     )
     return environment.get_template("page.html").render(
         report=report,
         n_runs=sum(len(table.setting.runs) for table in report.tables),
         caveat=CAVEAT if any("paper_" in key for table in report.tables for key in table.columns) else "",
-        sentence=in_a_sentence,
+        sentence=headline,
         inside=lambda drawn: Markup("data:image/png;base64," + base64.b64encode(drawn.png).decode()),
     )
-
-
-def _text(value: Any) -> Any:
-    """A value as one line of at most 400 letters, which the template then escapes; markup stays as it is."""
-    return value if isinstance(value, Markup) else shorten(str(value), 400)
 
 
 def check_free(folder: Path, names: Sequence[str], force: bool) -> None:

@@ -9,11 +9,19 @@ import pandas as pd
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
-from fedem_lightning.report.doubts import MARK, UNFINISHED, doubt, finished, unchosen, unknown_line
-from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses, leaders, t_interval
+from fedem_lightning.report.doubts import (
+    MARK,
+    UNFINISHED,
+    doubt,
+    doubts,
+    finished,
+    unchosen,
+    unknown_line,
+    warning_lines,
+)
+from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, compare_clients, gains_and_losses, leaders, t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
-from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, tables_for
-from fedem_lightning.report.warning_lines import warning_lines
+from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, source, tables_for
 
 _Values = dict[str, dict[str, float]]
 _N_SHOWN = 6  # columns that are shown unless the user names some
@@ -41,10 +49,8 @@ class Table:
 
     def shown(self, names: Sequence[str] | None = None) -> list[str]:
         """The keys of the columns to show: the first six, all of them (`["all"]`), or those named that have numbers."""
-        if names is None:
-            keys = [key for key in FIRST if key in self.columns][:_N_SHOWN]
-        else:
-            keys = [key for key in (self.columns if "all" in names else names) if key in self.columns]
+        wanted = FIRST if names is None else self.columns if "all" in names else names
+        keys = [key for key in wanted if key in self.columns][: _N_SHOWN if names is None else None]
         if self.intervals and "interval" in self.columns and "interval" not in keys:
             keys.insert(keys.index("weighted") + 1 if "weighted" in keys else 0, "interval")
         return keys
@@ -86,9 +92,8 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
         found = {str(label): scores.to_numpy() for label, scores in seeds["weighted"].groupby(level="row")}
         mean["interval"] = {k: np.ptp(t_interval(v)) / 2 for k, v in found.items() if len(v) > 1}
     sources = _add_published(setting, papers, mean, std)
-    columns = all_columns(setting.measure[1] == 100)
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}
-    columns = {key: column for key, column in columns.items() if filled.get(key)}
+    columns = {key: column for key, column in all_columns(setting.measure[1] == 100).items() if filled.get(key)}
     compared = {group.label for group in setting.groups if not doubt(group)}
     rows = {key: [label for label in filled[key] if label in compared] for key in TESTED if key in columns}
     best, warnings = leaders({key: seeds[key].unstack("row")[labels] for key, labels in rows.items()}, setting.sign)
@@ -98,13 +103,11 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
 
 def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
     """The shares in % of clients worse off than with a baseline's first row, by label and seed."""
-    baseline = next((group for group in setting.groups if group.algorithm == name), None)
     found = {}
-    for group in setting.groups if baseline is not None else ():
-        paired = baseline is not None and group is not baseline and not doubt(baseline) and not doubt(group)
-        clients = compare_clients(group, baseline) if paired else None  # type: ignore[arg-type]
-        if clients is not None:
-            found[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
+    for baseline in [group for group in setting.groups if group.algorithm == name][:1]:
+        for group in [group for group in setting.groups if group is not baseline and not doubts([baseline, group])]:
+            if len(clients := compare_clients(group, baseline)):
+                found[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
     if not found:
         return pd.DataFrame()
     shares = 100 * pd.concat(found)[["worse", "loses"]]
@@ -127,15 +130,75 @@ def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values
                 mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
                 std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
                 mean.setdefault(f"difference_{key}", {})[group.label] = score - found["value"]
-                sources.setdefault(found["source"], {})[shorten(group.name)] = None
-    return [f"paper: {source}, beside {', '.join(labels)}" for source, labels in sources.items()]
+                sources.setdefault(source(found), {})[shorten(group.name)] = None
+    return [f"paper: {title}, beside {', '.join(labels)}" for title, labels in sources.items()]
 
 
-def check_columns(names: Sequence[str] | None, tables: Sequence[Table]) -> list[str]:
+def check_columns(names: Sequence[str], tables: Sequence[Table]) -> list[str]:
     """A line for each of some columns in which no table has numbers; UserError for a name of no column."""
-    filled = {key for table in tables for key in table.columns} | {"all"}
     known = [*all_columns(percent=True), "all"]
-    for name in names or ():
-        expected = f"expected some of {', '.join(known)}"
-        require(name in known, f"--columns: no column {one_line(name)!r}; {expected}")
-    return [f"no run has numbers for the column {one_line(name)}" for name in names or () if name not in filled]
+    for name in names:
+        require(name in known, f"--columns: no column {one_line(name)!r}; expected some of {', '.join(known)}")
+    filled = {key for table in tables for key in table.columns} | {"all"}
+    return [f"no run has numbers for the column {name}" for name in names if name not in filled]
+
+
+def headline(table: Table) -> str:
+    """The best method of a data set by its mean test score, its gains over the baselines, and its lead over the next.
+
+    Methods whose scores are equal as the table shows them are best together. A lead is beyond chance if the table's
+    test tells the method from every other one (`gains_by_client.leaders`); otherwise the sentence has the 95 % interval
+    of the gains over the seeds that both have (`t_interval`), which does not correct for picking the two best of many
+    methods. Gains are positive where the method is better, also of losses. Rows with a doubt are left out.
+    """
+    finite = [group for group in table.setting.groups if math.isfinite(table.value(group, "weighted"))]
+    known = [group for group in finite if not doubt(group)] if len(finite) > 1 else finite
+    if len(known) < min(2, len(finite)):
+        return f"No method is called better than another: {doubts(finite)}."
+    known.sort(key=lambda group: -table.setting.sign * table.value(group, "weighted"))
+    if not known:
+        return "No method has a finite test score."
+    best, (measure, _, unit) = known[0], table.setting.unit.partition(", ")
+    equal, others = (
+        [group for group in known if _are_equal(table, best, group) == are_equal] for are_equal in (True, False)
+    )
+    among = f"Of the {len(known)} rows that can be compared " if len(known) < len(finite) else ""
+    names = " and ".join(sorted(shorten(group.name) for group in equal))
+    baselines = [next((group for group in others if group.algorithm == name), None) for name in BASELINES]
+    gains = [f"{_gain(table, best, group)} than with {shorten(group.name)}" for group in baselines if group is not None]
+    in_brackets = f" ({table.setting.better} {', '.join(gains)})" if gains else ""
+    if len(equal) > 1:
+        score = f"{table.columns['weighted'].show(table.value(best, 'weighted'))} {unit}".rstrip()
+        return f"{among}{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
+    reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
+    if not others:
+        return f"{names} has {reached}{f', but {said}' if (said := doubt(best)) else ''}."
+    lead = f"The {measure} with {names} is {table.setting.better} {_gain(table, best, others[0])} than with"
+    return f"{among}{names} is best with {reached}{in_brackets}. {lead} {_rival(table, best, others[0])}"
+
+
+def _gain(table: Table, a: Group, b: Group) -> str:
+    gain = table.setting.sign * (table.value(a, "weighted") - table.value(b, "weighted"))
+    return f"by {table.columns['weighted'].show(gain)}"
+
+
+def _are_equal(table: Table, a: Group, b: Group) -> bool:
+    """Whether two rows have the same score, or scores whose difference is 0, as the table shows numbers."""
+    column, x, y = table.columns["weighted"], table.value(a, "weighted"), table.value(b, "weighted")
+    return column.show(x) == column.show(y) or column.show(abs(x - y)) == column.show(0.0)
+
+
+def _rival(table: Table, a: Group, b: Group) -> str:
+    """The next best row, and whether more seeds may overturn its distance to the best one."""
+    scores, show, name = table.seeds["weighted"].unstack("row"), table.columns["weighted"].show, shorten(b.name)
+    if table.is_bold(a, "weighted"):
+        return f"{name}, beyond chance."
+    gains = table.setting.sign * (scores[a.label] - scores[b.label]).dropna().to_numpy()
+    if len(gains) < 2:
+        return f"{name}, but they share only one seed, and another seed may reverse it."
+    low, high = t_interval(gains)
+    unsure = "more seeds may reverse it"
+    if low * high > 0:
+        few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
+        unsure = few if len(gains) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
+    return f"{name} (95 % interval {show(low)} to {show(high)} over {len(gains)} seeds): {unsure}."

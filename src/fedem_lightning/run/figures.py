@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.errors import one_line
@@ -29,8 +28,6 @@ STYLE: dict[Any, Any] = {
 """Matplotlib's settings while figures are made and saved; reports have the same, and more for their page."""
 WIDTH, HEIGHT = 4.9, 3.3
 """Inches of a figure without its legend."""
-GROUPS_SHOWN = 20
-"""Largest number of groups for which lines between them and a legend are drawn."""
 _SPLITS = {
     "train": ("training samples", PALETTE[2], "--"),
     "val": ("validation samples", PALETTE[1], "-"),
@@ -148,19 +145,13 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     if not pi.size:
         return None
     figure, axes = _axes(1.6 + 0.35 * pi.shape[1])
-    image = heat_map(axes, pi, np.zeros(len(pi)), "clients, sorted by their largest component")
-    figure.colorbar(image, ax=axes, label="mixture weight")
-    return figure
-
-
-def heat_map(axes: Axes, pi: np.ndarray, groups: np.ndarray, label: str) -> AxesImage:
-    """Draws mixture weights [T, M]: a column a client, by its group and largest component, the purest first."""
-    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1), groups))
+    order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
     image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel=label, ylabel="component")
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
     axes.locator_params(integer=True)
     axes.grid(visible=False)
-    return image
+    figure.colorbar(image, ax=axes, label="mixture weight")
+    return figure
 
 
 def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
