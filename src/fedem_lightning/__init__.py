@@ -15,11 +15,4 @@ def __getattr__(name: str) -> _Any:
         from importlib.metadata import version
 
         return version("fedem-lightning")
-    try:
-        return _get(name)
-    except AttributeError:
-        from fedem_lightning.settings.peers import class_of_peers
-
-        if meant := class_of_peers(name):
-            raise ImportError(f"fedem_lightning.{name}: {meant}") from None
-        raise
+    return _get(name)

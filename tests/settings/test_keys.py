@@ -10,7 +10,17 @@ from fedem_lightning import UserError
 from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
-from fedem_lightning.settings.keys import choices, flatten, implied_adaptation, method_title, shipped
+from fedem_lightning.settings.keys import (
+    NEAREST,
+    SAME,
+    choices,
+    flatten,
+    fold,
+    implied_adaptation,
+    method_title,
+    nearest,
+    shipped,
+)
 from helpers.commands import composed
 
 
@@ -88,3 +98,20 @@ def test_every_choice_of_a_cheap_group_passes(group: str) -> None:
     for choice in choices()[group]:
         if (group, choice) not in {("network", "devices"), ("adaptation", "dapper")}:  # they need files
             check_configuration(composed(f"{group}={choice}"))
+
+
+@pytest.mark.parametrize("means", sorted({*SAME.values(), *NEAREST.values()}))
+def test_what_the_table_says_can_be_written(means: str) -> None:
+    assert composed(f"algorithm={means}".split()[0], *means.split()[1:]).algorithm.title
+
+
+def test_the_tables_have_folded_names_that_are_none_of_ours() -> None:
+    ours = {fold(name) for name in choices()["algorithm"]}
+    assert all(name == fold(name) for name in (*SAME, *NEAREST))
+    assert not (SAME.keys() & NEAREST.keys()) | ((SAME.keys() | NEAREST.keys()) & ours)
+
+
+def test_the_nearest_name() -> None:
+    names = ["fedem", "pfedme", "fedper", "fedrep", "lg_fedavg"]
+    typed = ["fedme", "pFedMe", "FedPer", "LG-FedAvg", "fedpre", "nothing"]
+    assert [nearest(name, names) for name in typed] == ["fedem", "pfedme", "fedper", "lg_fedavg", "fedper", None]

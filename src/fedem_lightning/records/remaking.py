@@ -13,6 +13,7 @@ from torch import nn
 from fedem_lightning.errors import UserError, imported, of_a_file, require
 from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, is_plain, remember
 from fedem_lightning.settings.check import Checked, parameters
+from fedem_lightning.settings.keys import flatten
 
 _PACKAGE = "fedem_lightning"
 _ROOMS = {
@@ -33,40 +34,12 @@ _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
 _TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
-    "Agnostic.initial_weights": "uniform",
-    **{f"{kind}.lr_warmup_rounds": None for kind in ("ClientAdam", "ClientAdamW", "ClientSGD")},
-    "ClientSGD.nesterov": False,
-    "Clustered.max_depth": 5,
-    "Clustered.unseen": "tree",
-    "Dapper.proxy": None,
-    "Dapper.source": "pool",
-    **{f"{kind}.personalize_epochs": None for kind in ("FLoRAL", "FedBN", "FedPer", "FedRoD", "LGFedAvg")},
-    **{f"{kind}.features": "strongest" for kind in ("FeatureMixture", "KNN")},
-    "FedALA.max_passes": 100,
-    "LoRA.scale": None,
-    "PerFedAvg.personalize_steps": 1,
-    "Pretrained.cache": True,
-    "ShiftedExponentialNetwork.t_dl": 1.0,
-    **{"UserCentric.compared": None, "UserCentric.max_streams": 20, "UserCentric.members_only": False},
-    **{"UserCentric.refresh_every": None, "UserCentric.warmup_rounds": 0},
-    **{
-        f"{kind}.{name}": default
-        for kind in ("FedEM", "FedRC")
-        for name, default in {
-            **{"perturbation": 0.1, "revive": None, "e_step": None, "normalize_weights": False},
-            **{"component_weights": "samples", "upload_threshold": None, "adapters": None, "personal": None},
-            **{"personalize_tolerance": None, "personalize_seen": False},
-        }.items()
-    },
-    **{"EStep.level": "sample", "EStep.steps": 1, "EStep.temperature": 1.0, "EStep.annealing_rounds": 0},
-    **{"EStep.client_share": 0.0, "EStep.held_out": 0.0, "EStep.concentration": 1.0},
-    **{f"{kind}.shared": None for kind in ("HypCluster", "FedGMM", "DFedEM")},
-    **{f"{kind}.adapters": None for kind in ("HypCluster", "FedGMM", "DFedEM", "FedAvgEnsemble")},
-    **{f"{rule}.max_norm_ratio": None for rule in ("Mean", "NormClipping", "Median", "TrimmedMean", "MultiKrum")},
-    **{f"{rule}.weighted": False for rule in ("Median", "TrimmedMean")},
-    **{"PrivateMean.clip_rate": 0.2, "PrivateMean.count_noise": None},
+    **{"initial_weights": "uniform", "max_depth": 5, "unseen": "tree", "source": "pool", "features": "strongest"},
+    **{"max_passes": 100, "personalize_steps": 1, "cache": True, "t_dl": 1.0, "max_streams": 20, "clip_rate": 0.2},
+    **{"perturbation": 0.1, "component_weights": "samples"},
+    **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
 }
-"""Options that are gone, as CLASS.ARGUMENT, and their defaults: files of earlier versions name them."""
+"""Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""
 LAST = "45f9539f"
 """The last commit that had them."""
 
@@ -113,30 +86,35 @@ def without_gone(made_of: Any) -> Any:
         return [without_gone(part) for part in made_of]
     if not isinstance(made_of, dict):
         return made_of
-    kind, kept = str(made_of.get("_target_", "")).rpartition(".")[2], {}
+    module, _, kind = str(made_of.get("_target_", "")).rpartition(".")
     if kind in ("Transformer", "TimmModel"):
         kind, made_of = "Pretrained", _around_body(kind, made_of)
+    target = getattr(importlib.import_module(_PACKAGE), kind, None) if _within(module, [_PACKAGE]) else None
+    takes = parameters(target) if callable(target) else None
+    kept = {}
     for name, value in made_of.items():
         part = without_gone(value)
-        if (option := f"{kind}.{name}") not in GONE:
+        if takes is None or takes.open or name in takes.known or name.startswith("_"):
             kept[name] = part
             continue
-        default = part == GONE[option] or (isinstance(part, dict) and part.keys() == {"_target_"})
-        said = f"{name}: the file has {option}={value}, an option that commit {LAST} has and later ones do not"
-        require(default, f"{said}; only its default, {GONE[option]}, can be loaded")
+        for key, default in flatten({name: part}).items():
+            last = key.rpartition(".")[2]
+            gone = last == "_target_" or (default == GONE[last] if last in GONE else not default)
+            said = (
+                f"{name}: the file has {kind}.{key}={default}, an option that commit {LAST} has and later ones do not"
+            )
+            require(gone, f"{said}; only its default can be loaded")
     return kept
 
 
 def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe of a `Pretrained`, as which an earlier version's `Transformer` or `TimmModel` is made."""
     found = {**made_of, "_target_": f"{_PACKAGE}.backbones.pretrained.Pretrained"}
-    body: dict[str, Any] = {"_target_": f"{_PACKAGE}.backbones.pretrained.hugging_face", "pooler": False}
-    body["config"] = found.pop("config", None)
+    body = {"_target_": f"{_PACKAGE}.backbones.pretrained.hugging_face", "pooler": False, "config": found.get("config")}
     if kind == "TimmModel":
-        body = {"_target_": _TIMM, "_partial_": True, "model_name": found.pop("name", None)}
-        body |= {"pretrained": found.pop("pretrained", True), "num_classes": 0}
-    found.pop("path", None)
-    return found | {"body": body}
+        body = {"_target_": _TIMM, "_partial_": True, "model_name": found.get("name")}
+        body |= {"pretrained": found.get("pretrained", True), "num_classes": 0}
+    return {k: v for k, v in found.items() if k not in ("config", "name", "pretrained", "path")} | {"body": body}
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:

@@ -14,8 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from fedem_lightning.errors import UserError, installs, one_line, require
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, choices
-from fedem_lightning.settings.peers import method_of_peers, nearest
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, choices, method_of_peers, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""

@@ -148,7 +148,8 @@ def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:
         return [target]
     spaces = [vars(kind) for kind in target.__mro__]
     inits, news = ([names[name] for names in spaces if name in names] for name in ("__init__", "__new__"))
-    return [target.__new__] if len(inits) == 1 < len(news) else inits  # the former: such as a NamedTuple
+    made = len(inits) == 1 < len(news) and not issubclass(target, Checked)  # such as a NamedTuple
+    return [target.__new__] if made else inits
 
 
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:
