@@ -17,11 +17,16 @@ FIRST = (
 
 
 class Column(NamedTuple):
-    """Header of a column, and formats of its mean and its standard deviation (empty: only report.csv has it)."""
+    """Header of a column, formats of its mean and its deviation (none: report.csv alone has it), place in results.json.
+
+    Values in percent are 100 times those of the file.
+    """
 
     header: str
     form: str = ".3g"
     std_form: str = ""
+    place: str = ""
+    percent: bool = False
 
     def show(self, value: float, std: float = math.nan) -> str:
         """A mean, and its deviation if there is one, as text; "-" for a value that is not finite."""
@@ -55,38 +60,37 @@ SCORES = {
 }
 TESTED = tuple(key for key, score in SCORES.items() if score.place.endswith("test"))
 """The columns of test scores, in which the best row may be bold."""
-ENTROPIES = ("entropy", "unseen_entropy")
+ENTROPIES = {"entropy": "seen", "unseen_entropy": "unseen"}
+"""The clients of whose mixture weights a column has the entropy."""
 _OTHERS = {
-    "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f"),
-    "auroc": Column("AUROC", ".3f", ".3f"),
-    "worse_than_majority": Column("worse than majority, %", ".0f"),
+    "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f", "class_scores.balanced_accuracy.pooled", True),
+    "auroc": Column("AUROC", ".3f", ".3f", "class_scores.auroc.pooled"),
+    "worse_than_majority": Column("worse than majority, %", ".0f", "", "class_scores.worse_than_majority", True),
     "megabytes": Column("MB a client"),
-    "seconds": Column("s a round"),
+    "seconds": Column("s a round", place="seconds.per_round"),
     "components": Column("components", ".0f"),
     "entropy": Column("entropy", ".2f", ".2f"),
     "paper_entropy": Column("paper entropy", ".2f"),
     "unseen_entropy": Column("unseen entropy", ".2f", ".2f"),
     "paper_unseen_entropy": Column("paper unseen entropy", ".2f"),
     "dead": Column("dead components", ".2g"),
-    "pi_cosine_distance": Column("weights' distance", ".2g", ".1g"),
-    "theta_cosine_distance": Column("components' distance", ".2g", ".1g"),
-    "group_accuracy": Column("clients in their group, %", ".1f", ".2f"),
-    "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f"),
-    "groups_found": Column("groups found", ".3g", ".2g"),
+    "pi_cosine_distance": Column("weights' distance", ".2g", ".1g", "recovery.pi_cosine_distance"),
+    "theta_cosine_distance": Column("components' distance", ".2g", ".1g", "recovery.theta_cosine_distance"),
+    "group_accuracy": Column("clients in their group, %", ".1f", ".2f", "recovery.group_accuracy", True),
+    "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f", "recovery.adjusted_rand_index"),
+    "groups_found": Column("groups found", ".3g", ".2g", "recovery.groups_found"),
 }
-_RECOVERY = ("pi_cosine_distance", "theta_cosine_distance", "group_accuracy", "adjusted_rand_index", "groups_found")
 
 
 def all_columns(percent: bool) -> dict[str, Column]:
     """All columns by key, in their order; scores are in percent, or losses and squared errors."""
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
-    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f")}
+    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f", place="rounds")}
     columns["learning_rate"] = Column("learning rate", ".3g")
     for key, score in SCORES.items():
         columns[key] = Column(score.header, form, std)
         if score.published:
             columns[f"paper_{key}"] = Column(f"paper {title_of_sum(score.published)}", form, std)
-            columns[f"difference_{key}"] = Column(f"{score.header}: difference", f"+{form}")
     columns["interval"] = Column("95 % interval", form)
     columns |= _OTHERS
     for name in BASELINES:
@@ -98,40 +102,30 @@ def all_columns(percent: bool) -> dict[str, Column]:
 def run_values(run: Run) -> dict[str, float]:
     """A run's scores after training, in the table's unit, its costs and its mixture; NaN for what is not finite.
 
-    A column that the run says nothing about is missing.
+    A column that the run says nothing about is missing. Entropies are the clients' mean of -sum_m pi_m ln pi_m in nats.
     """
     (measure, factor), results = run.measure, run.results
-    found: dict[str, Any] = {"rounds": results["rounds"], "seconds": results["seconds"].get("per_round")}
-    for key, score in SCORES.items():
-        scores = results
-        for part in score.place.split("."):
-            scores = scores.get(part) or {}
-        value = scores.get(measure, {}).get(score.summary)
-        found[key] = None if value is None else factor * value
+    places = {key: (f"{score.place}.{measure}.{score.summary}", factor) for key, score in SCORES.items()}
+    placed = {key: column for key, column in all_columns(factor == 100).items() if column.place}
+    if not results["class_scores"].get("imbalanced"):
+        placed = {key: column for key, column in placed.items() if not column.place.startswith("class_scores")}
+    places |= {key: (column.place, 100.0 if column.percent else 1.0) for key, column in placed.items()}
+    found = {key: _at(results, place, scale) for key, (place, scale) in places.items()}
     sent, rates = results["communication"], results.get("learning_rates")
     found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
     if rates:
         found["learning_rate"] = rates[0]["rate"]
-    found |= _of_classes(results["class_scores"]) | _of_mixture(run)
+    for key, population in ENTROPIES.items():
+        pi = run.weights(population)
+        found[key] = None if pi is None else float(special.entr(pi).sum(axis=1).mean())
+        if pi is not None and population == "seen":
+            found |= {"components": pi.shape[1], "dead": len(results["components"].get("dead", ()))}
     given = {key: float(value) for key, value in found.items() if value is not None}
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}
 
 
-def _of_classes(classes: dict[str, Any]) -> dict[str, Any]:
-    """Scores of imbalanced classes, of all test samples together."""
-    if not classes.get("imbalanced"):
-        return {}
-    auroc, balanced = (classes.get(name, {}).get("pooled") for name in ("auroc", "balanced_accuracy"))
-    found = {"auroc": auroc, "balanced_accuracy": None if balanced is None else 100 * balanced}
-    return {**found, "worse_than_majority": 100 * classes["worse_than_majority"]}
-
-
-def _of_mixture(run: Run) -> dict[str, Any]:
-    """The clients' mean entropy -sum_m pi_m ln pi_m in nats, unused components, and what is known of true groups."""
-    seen, unseen, found = run.weights(), run.weights("unseen"), dict[str, Any]()
-    if seen is not None:
-        found = {"components": seen.shape[1], "dead": len(run.results["components"].get("dead", ()))}
-    for key, pi in zip(ENTROPIES, (seen, unseen), strict=True):
-        found[key] = None if pi is None else special.entr(pi).sum(axis=1).mean()
-    known = {key: run.results["recovery"].get(key) for key in _RECOVERY}
-    return found | {k: v and v * (100 if k == "group_accuracy" else 1) for k, v in known.items()}
+def _at(tree: Any, place: str, scale: float) -> float | None:
+    """A number of results.json, scaled; None if it is not there."""
+    for part in place.split("."):
+        tree = (tree or {}).get(part)
+    return None if tree is None else scale * tree

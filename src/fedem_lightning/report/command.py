@@ -17,7 +17,7 @@ from rich.text import Text
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.doubts import doubts
-from fedem_lightning.report.figures import figures_of
+from fedem_lightning.report.figures import DEFAULT, figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
 from fedem_lightning.report.gains_by_client import (
     CHANCE_LEVEL,
@@ -29,8 +29,8 @@ from fedem_lightning.report.gains_by_client import (
 )
 from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
 from fedem_lightning.report.papers import CAVEAT, Papers
-from fedem_lightning.report.report_files import Report, check_free, write_report
-from fedem_lightning.report.scores_table import Table, check_columns, headline, scores_table
+from fedem_lightning.report.report_files import Report, write_report
+from fedem_lightning.report.scores_table import Table, choose_columns, headline, scores_table
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -39,23 +39,29 @@ def make_report(chosen: argparse.Namespace) -> None:
         require(not getattr(chosen, option) or chosen.out is not None, f"--{option}: expected --out DIR with it")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
-        check_free(chosen.out, ["report.html", "report.csv", "report.tex"], chosen.force)
+        _check_free(chosen)
     report = assemble(chosen.folders, papers)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
-    report.left_out += check_columns([*(chosen.columns or ()), *["interval"] * chosen.intervals], report.tables)
-    for table in report.tables:
-        table.intervals = chosen.intervals
-    report.columns = chosen.columns
+    report.left_out += choose_columns(report.tables, chosen.columns, chosen.intervals)
     report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
         report.figures, notes = figures_of(report.tables, chosen.figures)
         report.left_out += notes
-    print_parts(report_parts(report.tables, report.left_out, chosen.columns))
+    print_parts(report_parts(report))
     for pair in report.pairs:
         print_parts(map(Text, comparison_lines(*pair)))
     if chosen.out is not None:
-        written = write_report(report, chosen.out, chosen.force)
-        print(f"written: {one_line(chosen.out)} ({', '.join(written)})")
+        print(f"written: {one_line(chosen.out)} ({', '.join(write_report(report, chosen.out))})")
+
+
+def _check_free(chosen: argparse.Namespace) -> None:
+    """Raises UserError if --out is a file, or holds a file that the report would write over without --force."""
+    figures = [f"{name}.{kind}" for name in chosen.figures or DEFAULT for kind in ("pdf", "png")]
+    names = ["report.html", "report.csv", "report.tex", *["compare.csv"] * bool(chosen.compare), *figures]
+    require(chosen.out.is_dir() or not chosen.out.exists(), f"--out: {chosen.out} is no folder")
+    there = ", ".join(name for name in names if (chosen.out / name).exists())
+    held = f"--out: {chosen.out} already holds {there}; choose another folder, or add --force"
+    require(chosen.force or not there, held)
 
 
 def print_sweep(folder: Path) -> None:
@@ -63,7 +69,8 @@ def print_sweep(folder: Path) -> None:
     if not folder.is_dir():
         return
     report, found = assemble([folder], Papers()), folder / "optimization_results.yaml"
-    print_parts(report_parts(report.tables, report.left_out, best=not found.exists()))
+    choose_columns(report.tables, None)
+    print_parts(report_parts(report, best=not found.exists()))
     if found.exists():  # of a search: test scores choose nothing
         best = yaml.safe_load(found.read_text())
         words = shlex.join(f"{key}={value:.3g}" for key, value in best["best_params"].items())
@@ -75,22 +82,20 @@ def print_sweep(folder: Path) -> None:
 
 def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
     """The tables of all runs below some folders, and a line for each that cannot be read."""
-    runs, skipped = find_runs(folders)
+    runs, left_out = find_runs(folders)
     good: list[Run] = []
     for run in runs:
         try:
             scores_table(group_runs([run])[0][0], papers)
         except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
-            said = one_line(error)[:80]
-            unexpected = f"its files lack or hold something unexpected ({type(error).__name__}: {said})"
-            skipped.append(f"{one_line(run.folder)}: broken: {unexpected}")
-        else:
-            good.append(run)
-    settings, repeated = group_runs(good)
-    for run in good:
+            said = f"{type(error).__name__}: {one_line(error)[:80]}"
+            left_out.append(f"{one_line(run.folder)}: broken: its files lack or hold something unexpected ({said})")
+            continue
+        good.append(run)
         if names := " and ".join(run.unreadable):
-            skipped.append(f"{one_line(run.folder)}: {names} cannot be read, so what needs it is missing")
-    return Report([scores_table(setting, papers) for setting in settings], left_out=[*skipped, *repeated])
+            left_out.append(f"{one_line(run.folder)}: {names} cannot be read, so what needs it is missing")
+    settings, repeated = group_runs(good)
+    return Report([scores_table(setting, papers) for setting in settings], left_out=[*left_out, *repeated])
 
 
 def print_parts(parts: Iterable[Text | RichTable]) -> None:
@@ -103,36 +108,33 @@ def print_parts(parts: Iterable[Text | RichTable]) -> None:
         console.print(part, soft_wrap=isinstance(part, Text), width=None if isinstance(part, Text) else width)
 
 
-def report_parts(
-    tables: Sequence[Table], left_out: Sequence[str], columns: Sequence[str] | None = None, best: bool = True
-) -> Iterator[Text | RichTable]:
-    """The tables piece by piece, with the columns that are asked for, and the lines about what they leave out."""
-    for table in tables:
+def report_parts(report: Report, best: bool = True) -> Iterator[Text | RichTable]:
+    """The tables piece by piece, each with the sentence about the best row, and lines about what they leave out."""
+    for table in report.tables:
         yield Text(f"\n{table.title}", style="bold")
-        shown = table.shown(columns)
-        yield _drawn(table, shown)
+        yield _drawn(table)
         if best:
             yield Text(headline(table), style="bold")
         yield from (Text(one_line(line)) for line in [*table.notes, *table.warnings])
-        if others := [key for key in table.columns if key not in shown]:
+        if others := [key for key in table.columns if key not in table.shown]:
             yield Text(f"{len(others)} more columns, by --columns NAME ...: {', '.join(others)}", style="dim")
-    if any(key.startswith("paper_") for table in tables for key in table.columns):
+    if any(key.startswith("paper_") for table in report.tables for key in table.columns):
         yield Text(f"\n{CAVEAT}")
-    if left_out:
+    if report.left_out:
         yield Text("\nleft out:")
-        yield from (Text(f"  {one_line(line)}") for line in left_out)
+        yield from (Text(f"  {one_line(line)}") for line in report.left_out)
 
 
-def _drawn(table: Table, shown: Sequence[str]) -> RichTable:
+def _drawn(table: Table) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD)
     drawn.add_column("algorithm", overflow="fold", min_width=9)
-    for key in shown:
+    for key in table.shown:
         texts = [table.text(group, key) for group in table.setting.groups]
         header = one_line(table.columns[key].header)
         width = max(8, *map(len, [*texts, *header.split()]))
         drawn.add_column(textwrap.fill(header, width, break_on_hyphens=False), justify="right", no_wrap=True)
     for group in table.setting.groups:
-        cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in shown]
+        cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in table.shown]
         drawn.add_row(Text(table.row(group)), *cells)
     return drawn
 

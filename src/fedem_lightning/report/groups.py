@@ -76,9 +76,8 @@ class Setting:
     @property
     def scored(self) -> str:
         """Of which round the scores are."""
-        kept = {run.keeps_best for run in self.runs}
-        best = "of the best round on validation"
-        return best if kept == {True} else "after the last round" + (f", or {best}" if True in kept else "")
+        kept, best = {run.keeps_best for run in self.runs}, "of the best round on validation"
+        return best if kept == {True} else "after the last round" + f", or {best}" * (True in kept)
 
     @property
     def unit(self) -> str:
@@ -99,22 +98,19 @@ class Setting:
     def seeds(self) -> str:
         """The number of seeds of the rows, in words."""
         counts = sorted({len(group.runs) for group in self.groups})
-        several = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
-        return "one seed" if counts == [1] else several
+        return "one seed" if counts == [1] else " to ".join(map(str, counts[:1] + counts[1:][-1:])) + " seeds"
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Setting], list[str]]:
     """The settings and groups of runs, and a line for each run that a newer one with the same seed replaces."""
     tree: dict[tuple[str, str, str], dict[tuple[str, str], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        shared = _setting_part(run)
-        own = {k: v for k, v in _relevant(run).items() if k not in shared}
-        key = (run.results["dataset"], run.results["backbone"], _comparable(shared))
-        tree[key][run.algorithm, _comparable(own)].append(run)
+        key = (run.results["dataset"], run.results["backbone"], _comparable(_setting_part(run)))
+        tree[key][run.algorithm, _comparable(_own_part(run))].append(run)
     notes: list[str] = []
-    kept = {key: [_one_a_seed(g, notes) for g in groups.values()] for key, groups in tree.items()}
-    examples = [groups[0][0] for groups in kept.values()]
-    settings = [_titled(groups[0][0], examples, _labelled(groups)) for groups in kept.values()]
+    kept = [[_one_a_seed(group, notes) for group in groups.values()] for groups in tree.values()]
+    examples = [groups[0][0] for groups in kept]
+    settings = [_titled(groups[0][0], examples, _labelled(groups)) for groups in kept]
     return sorted(settings, key=lambda setting: _natural(setting.title)), notes
 
 
@@ -129,14 +125,15 @@ def as_typed(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _relevant(run: Run) -> dict[str, Any]:
-    """The parts of a configuration that repetitions must share."""
-    without = _WITHOUT_EFFECT - (_CHOOSES_BEST if run.keeps_best else set())
+def _own_part(run: Run) -> dict[str, Any]:
+    """The part of a configuration that repetitions must share, beside that of their setting."""
+    without = {*_WITHOUT_EFFECT, *OF_SETTING} - (_CHOOSES_BEST if run.keeps_best else set())
     return {k: v for k, v in run.config.items() if k.startswith(_BEST) or not {k, k.split(".")[0]} & without}
 
 
 def _setting_part(run: Run) -> dict[str, Any]:
-    return {k: v for k, v in _relevant(run).items() if k.split(".")[0] in OF_SETTING}
+    keys = [key for key in run.config if key.split(".")[0] in OF_SETTING]
+    return {key: run.config[key] for key in keys if not {key, key.split(".")[0]} & _WITHOUT_EFFECT}
 
 
 def _comparable(config: dict[str, Any]) -> str:
@@ -157,39 +154,34 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
     newest: dict[int, Run] = {}
     for run in sorted(runs, key=lambda r: r.date):
         if run.seed in newest:
-            older = newest[run.seed]
-            what = f"{one_line(older.folder)}: left out, {one_line(run.folder)}"
-            digests = {older.results.get("federation_digest"), run.results.get("federation_digest")} - {None}
-            other = ", although its data differ (federation_digest)" if len(digests) > 1 else ""
-            notes.append(f"{what} repeats {run.algorithm}, seed {run.seed}, and is newer{other}")
+            what = f"{one_line(newest[run.seed].folder)}: left out, {one_line(run.folder)}"
+            notes.append(f"{what} repeats {run.algorithm}, seed {run.seed}, and is newer")
         newest[run.seed] = run
     return [newest[seed] for seed in sorted(newest)]
 
 
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups with labels, the baselines first."""
-    configs = [_relevant(runs[0]) for runs in groups]
+    configs = [_own_part(runs[0]) for runs in groups]
     usual = {key: _usual([c[key] for c in configs if key in c]) for key in _COMMON_KEYS}
     shown = []
     for runs, config in zip(groups, configs, strict=True):
         rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == runs[0].algorithm]
-        keys = [key for key, value in usual.items() if key in config and config[key] != value]
-        shown.append(keys + [key for key in _differing_keys(rivals) if key not in keys])
-    in_labels = dict.fromkeys(key for keys in shown for key in keys)
+        unusual = [key for key, value in usual.items() if key in config and config[key] != value]
+        keys = dict.fromkeys([*unusual, *_differing_keys(rivals)])
+        shown.append({key: config.get(key) for key in keys})
+    in_labels = {key for values in shown for key in values}
     found = []
-    for runs, config, keys in zip(groups, configs, shown, strict=True):
-        name, values = runs[0].algorithm, {key: config.get(key) for key in keys}
-        said = ", ".join(_said(key, value, in_labels, configs) for key, value in values.items())
+    for runs, values in zip(groups, shown, strict=True):
+        name, said = runs[0].algorithm, ", ".join(_said(key, v, in_labels, configs) for key, v in values.items())
         found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
-    places = {name: place for place, name in enumerate(BASELINES)}
-    return sorted(found, key=lambda group: (places.get(group.algorithm, len(places)), _natural(group.label)))
+    return sorted(
+        found, key=lambda group: ((*BASELINES, group.algorithm).index(group.algorithm), _natural(group.label))
+    )
 
 
 def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[str, Any]]) -> str:
-    """A key and its value; of a part with a target the part's name and the class.
-
-    A number has three digits, if these tell it from those of the other configurations.
-    """
+    """A key and its value, with three digits if these tell it from others; of a part with a target name and class."""
     part, _, name = key.rpartition(".")
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
@@ -208,12 +200,10 @@ def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:
     """The setting of a run, whose title has the values in which it differs from the settings of `rivals`."""
     dataset, backbone, config = run.results["dataset"], run.results["backbone"], _setting_part(run)
     rivals = [r for r in rivals if r.results["dataset"] == dataset]
-    details = [backbone] if len({r.results["backbone"] for r in rivals}) > 1 else []
     configs = [_setting_part(r) for r in rivals if r.results["backbone"] == backbone]
-    keys = _differing_keys(configs)
-    details += [_said(key, config.get(key), config, configs) for key in keys]
-    title = one_line(", ".join([dataset, *details]))
-    return Setting(dataset, backbone, title, groups, {key: config.get(key) for key in keys})
+    values = {key: config.get(key) for key in _differing_keys(configs)}
+    details = [backbone] * (len(configs) < len(rivals)) + [_said(k, v, config, configs) for k, v in values.items()]
+    return Setting(dataset, backbone, one_line(", ".join([dataset, *details])), groups, values)
 
 
 def _natural(title: str) -> list[str | float]:

@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from fedem_lightning.errors import one_line, require
+from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.doubts import finished
 from fedem_lightning.report.figures import Drawn
@@ -29,10 +29,9 @@ _LATEX = str.maketrans(
 
 @dataclass
 class Report:
-    """Content of the report; `columns` are those that the user names, `pairs` rows whose clients are compared."""
+    """Content of the report; `pairs` are rows whose clients are compared."""
 
     tables: list[Table]
-    columns: list[str] | None = None
     left_out: list[str] = field(default_factory=list)
     figures: list[Drawn] = field(default_factory=list)
     pairs: list[tuple[Setting, Group, Group]] = field(default_factory=list)
@@ -72,16 +71,16 @@ def _cell(text: Any) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def latex_table(table: Table, shown: Sequence[str]) -> str:
+def latex_table(table: Table) -> str:
     """The table for a document that loads booktabs; what makes it less sure stands below it in comments."""
     rows = []
     for group in table.setting.groups:
-        cells = [(_latex_number(table.text(group, key)), table.is_bold(group, key)) for key in shown]
+        cells = [(_latex_number(table.text(group, key)), table.is_bold(group, key)) for key in table.shown]
         rows.append([_latex(table.row(group)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)])
-    frame = pd.DataFrame(rows, columns=["algorithm", *(_latex(table.columns[key].header) for key in shown)])
+    frame = pd.DataFrame(rows, columns=["algorithm", *(_latex(table.columns[key].header) for key in table.shown)])
     text: str = frame.style.hide(axis="index").to_latex(
         hrules=True,
-        column_format="l" + "r" * len(shown),
+        column_format="l" + "r" * len(table.shown),
         position_float="centering",
         environment="table*",
         caption=_latex(table.title),
@@ -116,16 +115,9 @@ def html_page(report: Report) -> str:
     )
 
 
-def check_free(folder: Path, names: Sequence[str], force: bool) -> None:
-    """Raises UserError if `folder` is a file, or holds one of the files `names` and `force` is not given."""
-    require(folder.is_dir() or not folder.exists(), f"--out: {folder} is no folder")
-    there = ", ".join(name for name in names if (folder / name).exists())
-    require(force or not there, f"--out: {folder} already holds {there}; choose another folder, or add --force")
-
-
-def write_report(report: Report, folder: Path, force: bool = False) -> list[str]:
+def write_report(report: Report, folder: Path) -> list[str]:
     """Writes the page, the table as CSV and LaTeX, figures as PDF and PNG, the compared clients; returns the names."""
-    latex = [latex_table(table, table.shown(report.columns)) for table in report.tables]
+    latex = [latex_table(table) for table in report.tables]
     contents = {
         "report.html": html_page(report).encode(),
         "report.csv": csv_table(report.tables).to_csv(index=False).encode(),
@@ -134,7 +126,6 @@ def write_report(report: Report, folder: Path, force: bool = False) -> list[str]
     contents |= {"compare.csv": clients_table(report.pairs).to_csv(index=False).encode()} if report.pairs else {}
     for drawn in report.figures:
         contents |= {f"{drawn.name}.pdf": drawn.pdf, f"{drawn.name}.png": drawn.png}
-    check_free(folder, list(contents), force)
     for name, content in contents.items():
         write_atomically(folder / name, content)
     return list(contents)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -39,21 +39,13 @@ class Table:
     leaders: dict[str, str]  # the label of the row that is best beyond chance, by key of the column
     notes: list[str]  # lines below the table, such as sources
     warnings: list[str]  # further lines, about what makes the table less sure
-    intervals: bool = False  # whether the column of 95 % intervals is shown after the test scores
+    shown: list[str] = field(default_factory=list)  # the keys of the columns to show, see `choose_columns`
 
     @property
     def title(self) -> str:
         """The title for readers."""
         unit = self.setting.unit.replace(",", " in")
         return f"{shorten(self.setting.title)}: scores {self.setting.scored}, {unit}, {self.setting.seeds}"
-
-    def shown(self, names: Sequence[str] | None = None) -> list[str]:
-        """The keys of the columns to show: the first six, all of them (`["all"]`), or those named that have numbers."""
-        wanted = FIRST if names is None else self.columns if "all" in names else names
-        keys = [key for key in wanted if key in self.columns][: _N_SHOWN if names is None else None]
-        if self.intervals and "interval" in self.columns and "interval" not in keys:
-            keys.insert(keys.index("weighted") + 1 if "weighted" in keys else 0, "interval")
-        return keys
 
     def value(self, group: Group, key: str) -> float:
         """A row's mean; NaN without one."""
@@ -115,7 +107,7 @@ def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
 
 
 def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values) -> list[str]:
-    """Adds the papers' numbers and the differences to the means; lines with their sources."""
+    """Adds the papers' numbers to the means; lines with their sources."""
     suffix = "" if setting.measure[0] == "accuracy" else f"_{setting.measure[0]}"
     wanted = {key: score.published + suffix for key, score in SCORES.items() if score.published and key in mean}
     sources: dict[str, dict[str, None]] = {}
@@ -124,23 +116,32 @@ def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values
         sought = {key: (column, tables) for key, column in wanted.items()}
         sought |= {key: (key, (COMPONENTS_TABLE,)) for key in ENTROPIES if key in mean}
         for key, (column, names) in sought.items():
-            score = mean[key].get(group.label, math.nan)
-            found = papers.find(group.runs[0], column, names) if math.isfinite(score) else None
-            if found is not None:
+            found = papers.find(group.runs[0], column, names)
+            if found is not None and math.isfinite(mean[key].get(group.label, math.nan)):
                 mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
                 std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
-                mean.setdefault(f"difference_{key}", {})[group.label] = score - found["value"]
                 sources.setdefault(source(found), {})[shorten(group.name)] = None
     return [f"paper: {title}, beside {', '.join(labels)}" for title, labels in sources.items()]
 
 
-def check_columns(names: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """A line for each of some columns in which no table has numbers; UserError for a name of no column."""
+def choose_columns(tables: Sequence[Table], names: Sequence[str] | None, intervals: bool = False) -> list[str]:
+    """Makes tables show the columns named, all (`["all"]`), or the first six, of those with numbers.
+
+    With `intervals` the 95 % intervals stand after the test scores. It returns a line for each named column in which no
+    table has numbers. UserError: a name is that of no column.
+    """
     known = [*all_columns(percent=True), "all"]
-    for name in names:
+    for name in names or ():
         require(name in known, f"--columns: no column {one_line(name)!r}; expected some of {', '.join(known)}")
+    for table in tables:
+        wanted = FIRST if names is None else table.columns if "all" in names else names
+        shown = [key for key in wanted if key in table.columns][: _N_SHOWN if names is None else None]
+        if intervals and "interval" in table.columns and "interval" not in shown:
+            shown.insert(shown.index("weighted") + 1 if "weighted" in shown else 0, "interval")
+        table.shown = shown
     filled = {key for table in tables for key in table.columns} | {"all"}
-    return [f"no run has numbers for the column {name}" for name in names if name not in filled]
+    asked = [*(names or ()), *["interval"] * intervals]
+    return [f"no run has numbers for the column {name}" for name in asked if name not in filled]
 
 
 def headline(table: Table) -> str:
