@@ -86,7 +86,7 @@ def test_labels_of_hugging_face_are_joined() -> None:
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "names of some": (
         lambda: TorchDataModule({"a": Named(ORDERS["a"]), "b": Named(ORDERS["b"], "nothing")}),
-        r"^data: client b: its data set does not name its classes, but that of data: client a does \(cat, dog, fish\)",
+        r"^data: client b: its data set does not name its classes, but that of data: client a does",
     ),
     "too few names": (
         lambda: TorchDataModule({"a": Named(ORDERS["a"]), "b": _short()}),

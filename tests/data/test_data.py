@@ -116,20 +116,6 @@ def test_npz_files_read_back(tmp_path: Path) -> None:
     assert (data.federation.domains.names, data.federation.task) == (("3", "5"), Classification(2, label_smoothing=0.1))
 
 
-@pytest.mark.parametrize("task", ["classification", "binary", "regression"])
-def test_labels_that_are_signs(task: Any, tmp_path: Path) -> None:
-    for number, y in enumerate(([-1, 1, -1, 1], [-1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1], [-1, 2, 0, 1])):
-        np.savez(tmp_path / "mine.npz", **{**GOOD, "y": np.array(y)})
-        if task == "regression" or number == 2:
-            NpzDataModule(tmp_path / "mine.npz", task=task)
-        else:
-            expected = r"^y: expected classes 0..K-1, got -1 and 1; use \(y \+ 1\) // 2$" if number < 2 else "outside"
-            with pytest.raises(UserError, match=expected):
-                NpzDataModule(tmp_path / "mine.npz", task=task)
-            with pytest.raises(UserError, match=expected):
-                FederatedDataModule.from_arrays(GOOD["x"], np.array(y), GOOD["client"], task=task)
-
-
 def test_femnist_file(data_folder: Callable[[str], Path]) -> None:
     data = NpzDataModule(data_folder("femnist") / "femnist.npz")
     assert (data.n_clients, len(stored(data.federation).y), data.in_shape, data.n_outputs) == (

@@ -125,7 +125,7 @@ def test_new_labels_have_the_form_of_training() -> None:
     np.testing.assert_array_equal(schema.labels([[1, 0, np.nan]]), [[1, 0, -100]])
     with pytest.raises(UserError, match="y: expected 3 labels for each sample as in training, got 2"):
         schema.labels([[1, 0]])
-    with pytest.raises(UserError, match="y: sample 1 has no label that is known"):
+    with pytest.raises(UserError, match="y: no label is known of sample 1"):
         schema.labels([[1, 0, 1], [-100, -100, -100]])
     assert Schema.from_state(schema.state()).task == MultiLabel(3)
     assert schema.class_names is None

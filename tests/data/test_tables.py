@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import TableDataModule, UserError
-from fedem_lightning.data.formats.table import read_table
+from fedem_lightning.data.tables import read_table
 from fedem_lightning.tasks import BinaryClassification, Classification, Regression
 from helpers.federations import split_of, stored
 from helpers.runs import run_small
@@ -197,7 +197,7 @@ EMPTY = [np.nan, *range(1, N)]
         ({}, {"categorical": ["wards"]}, "categorical: no feature 'wards'; did you mean ward?"),
         ({}, {"features": "age"}, r"features: expected a list of columns such as \[a,b\], got 'age'"),
         ({}, {"features": []}, "features: no column is left beside label, client"),
-        ({}, {"features": ["age", "age"]}, "features: it names age twice"),
+        ({}, {"features": ["age", "age"]}, "features: it names a column twice, got age, age"),
         ({}, {"label": "hospital"}, "client: column 'hospital' is the label already"),
         ({}, {"features": ["age", "y"]}, "features: column 'y' is the label"),
         ({"y": EMPTY}, {}, "missing values: column 'y' in 1 of 60 rows"),

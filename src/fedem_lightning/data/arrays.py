@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedem_lightning.data.names import checked_names, shown
-from fedem_lightning.data.samples import PIECE, Domains
+from fedem_lightning.data.names import checked_names, listed, shown
+from fedem_lightning.data.samples import PIECE
 from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.records import SPLITS
+from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
 """More classes than the first, and than samples, are refused unless set: ids as labels would make a huge network."""
@@ -35,13 +36,10 @@ def as_array(name: str, values: Any) -> np.ndarray:
         return array
     for what, kind in (("strings", str), ("whole numbers", int | np.integer)):
         right = np.array([isinstance(value, kind) for value in array], dtype=bool)
-        if right.all() and kind is str:
-            return np.array(checked_names(name, array.tolist()), dtype=np.str_)
         if right.all():
-            try:
-                return array.astype(np.int64)
-            except OverflowError as error:
-                raise UserError(f"{name}: a whole number is beyond 64 bits") from error
+            return (
+                np.array(checked_names(name, array.tolist()), dtype=np.str_) if kind is str else array.astype(np.int64)
+            )
         wrong = int(right.argmin())
         require(not right.any(), f"{name}: expected {what} everywhere, number {wrong} is {array[wrong]!r}")
     return array
@@ -115,18 +113,13 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     """Returns labels int64 [n] in 0..n_classes-1 and the number of classes; anything else is a UserError."""
     check_length(name, y, n)
     y = whole_numbers(name, y)
-    signs = bool(np.isin(y, (-1, 1)).all()) and -1 in y  # as support vector machines have them
-    require(not signs, f"{name}: expected classes 0..K-1, got -1 and 1; use ({name} + 1) // 2")
     require((n_classes or 0) <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {n_classes}")
     if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
         few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
         fits = n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y)
         require(fits, f"{name}: the largest label, {n_classes - 1}, would make {few}")
-    outside = (y < 0) | (y >= n_classes)
-    wrong = int(outside.argmax())
-    said = f"{name}: label {y[wrong]} at sample {wrong} is outside the {n_classes} classes 0..{n_classes - 1}"
-    require(not outside.any(), said)
+    _require_all((y >= 0) & (y < n_classes), y, f"is outside the {n_classes} classes 0..{n_classes - 1}", name)
     return y, n_classes
 
 
@@ -135,18 +128,68 @@ def whole_numbers(name: str, y: np.ndarray) -> np.ndarray:
     require(y.dtype.kind in "iubf", f"{name}: expected whole numbers, got dtype {y.dtype}")
     if y.dtype.kind == "f" or y.dtype == np.uint64:  # others fit
         fits = np.isfinite(y) & (y == np.round(y)) & (np.abs(y) <= 2.0**53)
-        wrong = np.unravel_index(int(fits.argmin()), y.shape)
-        require(bool(fits.all()), f"{name}: expected whole numbers, got {y[wrong]} at sample {wrong[0]}")
+        _require_all(fits, y, "is no whole number", name)
     return y.astype(np.int64)
 
 
-def check_targets(y: np.ndarray, n: int) -> np.ndarray:
-    """Returns real targets [n] or [n, k], whole numbers as float32; anything else is a UserError."""
-    require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
-    fits = y.ndim in (1, 2) and len(y) == n and y.size > 0
-    require(fits, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
-    check_finite("y", y)
-    return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32)
+def _require_all(right: np.ndarray, values: np.ndarray, wrong: str, name: str = "y") -> None:
+    """Raises UserError that names the first value of which `right` is not true."""
+    if not right.all():
+        first = np.unravel_index(int(right.argmin()), right.shape)
+        raise UserError(f"{name}: label {values[first]} at sample {first[0]} {wrong}")
+
+
+def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int) -> tuple[np.ndarray, int]:
+    """Labels of a task, checked: int64 [n, ...] with `MISSING`, or real targets [n] or [n, k] with NaN; and Y, or 0.
+
+    Missing labels are -100 or NaN, of real targets NaN; only a sample of several labels may miss some.
+    """
+    if task in ("classification", "binary"):
+        return check_labels(y, n_classes, n)
+    if task == "regression":
+        require(y.dtype.kind in "fiub", f"y: expected numbers, got dtype {y.dtype}")
+        fits = y.ndim in (1, 2) and len(y) == n and y.size > 0
+        require(fits, f"y: expected shape ({n},) or ({n}, targets), got {y.shape}")
+        check_finite("y", np.where(np.isnan(y), 0, y) if y.ndim == 2 and y.shape[1] > 1 else y)
+        return y if y.dtype in (np.float32, np.float64) else y.astype(np.float32), 0
+    fits = y.ndim == 2 and len(y) == n and y.size > 0
+    shape = "labels" if task == "multilabel" else "positions"
+    require(fits, f"y: {task} expects labels [n, {shape}] of {n} samples, got shape {list(y.shape)}")
+    y = whole_numbers("y", np.where(np.isnan(y), MISSING, y) if y.dtype.kind == "f" else y)
+    if task == "multilabel":
+        require(n_classes is None, "n_classes: a multilabel task has as many labels as y has columns")
+        _require_all((y == MISSING) | (y == 0) | (y == 1), y, "is none of 0, 1 and -100 (missing)")
+        return y, 0
+    n_classes = max(2, int(y.max()) + 1) if n_classes is None else n_classes
+    inside = (y == MISSING) | ((y >= 0) & (y < n_classes))
+    _require_all(inside, y, f"is outside the {n_classes} classes 0..{n_classes - 1}, and not -100 (missing)")
+    return y, n_classes
+
+
+def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
+    """New labels of the task of a model, checked: of one with several a sample, or real targets."""
+    name: TaskName = "multilabel" if isinstance(task, MultiLabel) else "language" if has_several(task) else "regression"
+    found, _ = checked_labels(name, y, getattr(task, "n_classes", None), n)
+    fits = name == "regression" or found[0].size == task.n_targets
+    require(fits, f"y: expected {task.n_targets} labels for each sample as in training, got {found[0].size}")
+    unknown = np.flatnonzero(~has_any(found))
+    require(not len(unknown), f"y: no label is known of sample {listed(map(str, unknown))}")
+    return found
+
+
+def has_several(task: Task) -> bool:
+    """Whether a sample has several labels, of which some may be missing: it is of no class of its own."""
+    return isinstance(task, MultiLabel | LanguageModel)
+
+
+def is_known(y: np.ndarray) -> np.ndarray:
+    """Which labels are known, bool of the shape of y: see `fedem_lightning.tasks.known`."""
+    return ~np.isnan(y) if y.dtype.kind == "f" else y != MISSING
+
+
+def has_any(y: np.ndarray) -> np.ndarray:
+    """Which samples have a label that is known: y [n, ...] -> bool [n]."""
+    return np.asarray(is_known(y).reshape(len(y), -1).any(axis=1))
 
 
 def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -163,13 +206,6 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)
     require(inside, f"client: with names it must be whole numbers in 0..{len(names) - 1}, one for each name")
     return client.astype(np.int64), tuple(checked_names("names", [str(name) for name in names], unique=True))
-
-
-def check_domains(domain: np.ndarray, n: int) -> Domains:
-    """Returns the domain of each of n samples, from whole numbers or strings; anything else is a UserError."""
-    check_length("domain", domain, n)
-    codes, names = distinct_values("domain", domain)
-    return Domains(tuple(names), torch.from_numpy(codes))
 
 
 def distinct_values(name: str, values: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -9,12 +9,10 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.names import printable
-from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.own_splits import OwnSplitting
+from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import InShape
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
@@ -60,7 +58,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         split: np.ndarray | None = None,
         names: np.ndarray | None = None,
         domain: np.ndarray | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+        **options: Annotated[Any, OwnOptions],
     ) -> "FederatedDataModule":
         """A data module from a user's own arrays, lists or pandas columns.
 
@@ -76,15 +74,13 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
         Raises:
-            UserError: arrays have different lengths, x has NaN, a label is outside the classes, or a client has no
-                training samples.
+            UserError: arrays do not fit together, x has NaN, or a client has no training samples.
 
         """
         check_arguments("", cls.from_arrays, options)
-        groups = grouped(options, TaskOptions, Dealing, OwnSplitting)
-        arrays = OwnArrays(x, y, client, split, names, domain)
-        data = FederatedDataModule(checked_federation(arrays, *groups))
-        data._describe({name: value for group in groups for name, value in vars(group).items()})
+        (own,) = grouped(options, OwnOptions)
+        data = FederatedDataModule(checked_federation(OwnArrays(x, y, client, split, names, domain), own))
+        data._describe(vars(own))
         return data
 
     def _describe(self, arguments: dict[str, Any]) -> None:
@@ -156,16 +152,15 @@ class NpzDataModule(FederatedDataModule):
 
     """
 
-    def __init__(self, path: str | Path | None, **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting]) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
+    def __init__(self, path: str | Path | None, **options: Annotated[Any, OwnOptions]) -> None:
+        (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
-        by = [name for name in splitting.parts[1:2] if name]
-        arrays = read_npz(Path(str(path)).expanduser(), (*ARRAYS, *by))
-        needed = ["x", "y", *["client"] * (dealing.partition == "natural"), *by]
-        missing = [name for name in needed if name not in arrays]
+        by = [name for name in own.parts[1:2] if name]
+        found = read_npz(Path(str(path)).expanduser(), (*ARRAYS, *by))
+        needed = ["x", "y", *["client"] * (own.partition == "natural"), *by]
+        missing = [name for name in needed if name not in found]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
         require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
-        found: dict[str, Any] = {name: arrays.get(name) for name in OwnArrays._fields}
-        found["by"] = arrays[by[0]] if by else None
-        own = OwnArrays(**found)
-        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(path)}))
+        known: dict[str, Any] = {name: array for name, array in found.items() if name in ARRAYS}
+        arrays = OwnArrays(**known, by=found[by[0]] if by else None)
+        super().__init__(checked_federation(arrays, own, notes={"source": str(path)}))

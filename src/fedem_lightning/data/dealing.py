@@ -42,8 +42,6 @@ PartitionName = Literal["natural", "iid", "dirichlet", "pachinko", "shards", "qu
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards, quantity_skew)
 }
-WITHOUT_CLASSES = ("natural", "iid", "quantity_skew")
-"""Partitions that do not look at labels."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,15 @@ class Dealing:
     def deal(self, labels: Labels, seed: int) -> Partition:
         """Calls the partition; UserError if a user's own function returns something else."""
         partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
-        wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
+        wanted = f"partition: expected a function (labels, seed, ...) -> Partition, got {given(partition)}"
         try:
-            signature = inspect.signature(partition)
-            taken = {k: v for k, v in vars(self).items() if k in signature.parameters and k != "partition"}
-            signature.bind(labels, seed, **taken)
-        except (TypeError, ValueError) as error:  # it takes others, or is written in C
-            raise UserError(f"{wanted}, got {given(partition)} ({error})") from error
-        check_arguments("", partition, taken)
-        dealt = partition(labels, seed, **taken)
-        require(isinstance(dealt, Partition), f"{wanted}, which returned {given(dealt)}")
-        client, n_clients = np.asarray(dealt.client), len(dealt.names)
+            own = Dealing.__dataclass_fields__.keys() & inspect.signature(partition).parameters
+            options = {name: getattr(self, name) for name in own}
+            check_arguments("", partition, options)
+            dealt = partition(labels, seed, **options)
+        except TypeError as error:  # it takes others
+            raise UserError(f"{wanted} ({error})") from error
+        client, n_clients = np.asarray(getattr(dealt, "client", "")), len(getattr(dealt, "names", ()))
         fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
         fits = fits and bool(((client >= -1) & (client < n_clients)).all())
         require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
@@ -119,7 +115,7 @@ class Dealing:
         has = labels.client is not None or self.partition != "natural"
         others = "partition=iid, dirichlet, shards or quantity_skew deals the samples to clients"
         require(has, f"client: expected the client of each sample; or {others}")
-        known = by_class or not isinstance(self.partition, str) or self.partition in WITHOUT_CLASSES
+        known = by_class or self.partition not in ("dirichlet", "pachinko", "shards")
         none = f"partition: {self.partition} deals by class, a regression and samples of several labels have none"
         require(known, f"{none}; use iid or quantity_skew")
         dealt = self.deal(labels, seed)

@@ -7,8 +7,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedem_lightning.data.arrays import has_several
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.labels import has_several
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.splits import SPLITS

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedem_lightning.data.class_names import class_names
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.own_splits import OwnSplitting
+from fedem_lightning.data.names import listed
+from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import MASK
 from fedem_lightning.errors import UserError, given, imported, one_line, require
 from fedem_lightning.settings.check import grouped
@@ -62,38 +60,37 @@ class HubDataModule(FederatedDataModule):
         tokenizer: str | Callable[..., Any] | None = None,
         max_length: PositiveInt = 128,
         name: str | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+        **options: Annotated[Any, OwnOptions],
     ) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
-        given_x = [kind for kind, one in (("text", text), ("image", image), ("features", features)) if one is not None]
-        require(len(given_x) < 2, f"{' and '.join(given_x)}: expected one of them, which is x")
-        label, client, text, image, split = (None if c is None else str(c) for c in (label, client, text, image, split))
+        (own,) = grouped(options, OwnOptions)
+        kinds = [kind for kind, one in (("text", text), ("image", image), ("features", features)) if one is not None]
+        require(len(kinds) < 2, f"{' and '.join(kinds)}: expected one of them, which is x")
         numbers = None if features is None else [str(name) for name in features]
         datasets = imported("datasets", "hf", "dataset")
         parts = _aligned(_parts(datasets, path, name), label)
         data = datasets.concatenate_datasets(list(parts.values()))
-        has = ", ".join(data.column_names[:10])
+        has = listed(data.column_names, 10)
         require(label is not None, f"label: expected the name of a column; the data set has {has}")
-        _, by, _ = splitting.parts
-        others = [column for column in (label, client, split, by) if column is not None]
-        chosen = [*others, *filter(None, (text, image)), *(numbers or ())]
+        others = [str(column) for column in (label, client, split, own.parts[1]) if column is not None]
+        chosen = [*others, *(str(column) for column in (text, image) if column is not None), *(numbers or ())]
         missing = [column for column in chosen if column not in data.column_names]
         require(not missing, f"path: the data set has no column {', '.join(missing)}, but {has}")
         require(len(data) > 0, "path: the data set has no rows")
         if text is not None:
-            x: Any = _tokens(data, text, tokenizer, max_length)
+            x: Any = _tokens(data, str(text), tokenizer, max_length)
         else:
-            x = _numbers(data, numbers, others) if image is None else _images(data, image)
-        owner, codes, times = (None if name is None else _column(data, name) for name in (client, split, by))
+            x = _numbers(data, numbers, others) if image is None else _images(data, str(image))
+        owner, codes, times = (None if c is None else _column(data, str(c)) for c in (client, split, own.parts[1]))
         if split is None and len(parts) > 1:
             codes = np.repeat([SPLIT_NAMES[part] for part in parts], [len(part) for part in parts.values()])
         notes = {"source": str(path)} if isinstance(path, str | Path) else {}
         if not notes:
             self.made_with["path"] = type(path).__name__  # it would keep the samples in memory twice
         path = tokenizer = None  # Lightning compares arguments by ==
-        classes = class_names("path", data, [str(label)])
+        names = getattr(data.features[str(label)], "names", None)
+        classes = None if names is None else tuple(names)
         arrays = OwnArrays(x, _column(data, str(label)), owner, codes, by=times, classes=classes)
-        super().__init__(checked_federation(arrays, task, dealing, splitting, notes))
+        super().__init__(checked_federation(arrays, own, notes))
 
 
 def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
@@ -120,7 +117,7 @@ def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
     return {"": path}
 
 
-def _aligned(parts: dict[str, Any], label: str | None) -> dict[str, Any]:
+def _aligned(parts: dict[str, Any], label: Column | None) -> dict[str, Any]:
     """The splits with one numbering of their classes: by alphabet, where they have other names or another order."""
     found = [getattr(part.features.get(label), "names", None) for part in parts.values()]
     if None in found or all(names == found[0] for names in found):

@@ -1,5 +1,6 @@
 """Names that come with data, of clients, classes, domains, columns and arrays: what they may be, how they are shown."""
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,9 +16,16 @@ def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list
         odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name)
         require(not odd, f"{what}: number {i}, {shown(name)}, has a character that no file can hold")
         require(len(name) <= LONGEST_NAME, f"{what}: number {i} has {len(name)} characters, more than {LONGEST_NAME}")
-    twice = [name for name, n in Counter(names).items() if n > 1] if unique else []
-    require(not twice, f"{what}: expected different names, got {shown(twice[0]) if twice else ''} twice")
+    if unique:
+        twice = [shown(name) for name, n in Counter(names).items() if n > 1]
+        require(not twice, f"{what}: expected different names, got {listed(twice)} twice")
     return list(names)
+
+
+def meant(name: object, there: Iterable[object]) -> str:
+    """The end of a line about an unknown name: the nearest of those that are there, if one is near."""
+    near = difflib.get_close_matches(str(name), [str(one) for one in there], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def shown(name: str) -> str:

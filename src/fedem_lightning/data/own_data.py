@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.preprocessing import StandardScaler
 
 from fedem_lightning.data.arrays import (
@@ -13,19 +14,20 @@ from fedem_lightning.data.arrays import (
     as_array,
     as_fields,
     check_clients,
-    check_domains,
     check_features,
     check_length,
     check_split,
+    checked_labels,
     distinct_values,
+    has_any,
+    is_known,
 )
 from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.labels import checked_labels, has_any, is_known
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.partitions import Labels
-from fedem_lightning.data.samples import n_rows
+from fedem_lightning.data.samples import Domains, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
 from fedem_lightning.records.recipes import plain
@@ -59,9 +61,14 @@ class TaskOptions:
     label_smoothing: BelowOne = 0.0
     class_weights: ClassWeights | None = None
 
+    @property
+    def by_class(self) -> bool:
+        """Whether a sample has one class, by which samples can be dealt and split."""
+        return self.task in ("classification", "binary")
+
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
         """The task of y [n, ...], of which those of `train`, bool [n], are trained on."""
-        fits = self.class_weights is None or self.task in ("classification", "binary")
+        fits = self.class_weights is None or self.by_class
         require(fits, f"class_weights: only classification and binary have them, not {self.task}")
         weights = class_weights(self.class_weights, y[train], n_classes)
         units: Any = (None, None)
@@ -71,7 +78,7 @@ class TaskOptions:
             units = (np.nan_to_num(found.mean_).tolist(), np.nan_to_num(found.scale_, nan=1.0).tolist())
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights, units)
 
-    def notes(self, task: Task) -> dict[str, Any]:
+    def notes_of(self, task: Task) -> dict[str, Any]:
         """What a federation's notes say of it, and of the task that it made."""
         found: dict[str, Any] = {} if self.class_weights is None else {"class_weights": plain(self.class_weights)}
         if isinstance(task, Regression) and task.shift is not None and task.scale is not None:
@@ -79,6 +86,11 @@ class TaskOptions:
             learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"
             found["targets"] = f"{learned}; scores and predictions are in units of y"
         return found
+
+
+@dataclass(frozen=True)
+class OwnOptions(TaskOptions, Dealing, OwnSplitting):
+    """All options of a user's own data."""
 
 
 class OwnArrays(NamedTuple):
@@ -91,14 +103,12 @@ class OwnArrays(NamedTuple):
     names: Any = None
     domain: Any = None
     by: Any = None  # of a table or an .npz: the times or groups by which it is split
-    classes: tuple[str, ...] | None = None  # their names, by number
+    classes: Any = None  # their names, by number
 
 
 def checked_federation(
     arrays: OwnArrays,
-    options: TaskOptions,
-    dealing: Dealing,
-    splitting: OwnSplitting,
+    options: OwnOptions,
     notes: dict[str, Any] | None = None,
     learn: Callable[[np.ndarray], TableFeatures] | None = None,
 ) -> Federation:
@@ -107,7 +117,7 @@ def checked_federation(
     `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
     """
     several, made, owner, own_names = isinstance(arrays.x, Mapping), None, None, None
-    arrays = arrays._replace(by=splitting.values(arrays.by))
+    arrays = arrays._replace(by=options.values(arrays.by))
     x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
@@ -126,16 +136,20 @@ def checked_federation(
             warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             x, notes["images"] = to_channels_last(x)
-    by_class = options.task in ("classification", "binary")
-    dealt = dealing.deal_own(Labels(y, None, owner, own_names), splitting.seed, by_class)
+    dealt = options.deal_own(Labels(y, None, owner, own_names), options.seed, options.by_class)
     given = None if arrays.split is None else check_split(as_array("split", arrays.split), n)
-    codes = splitting.split_own(dealt.client, y, arrays.by, by_class, given)
-    dealt, seen = dealing.without_empty(dealt, codes, splitting.seen(dealt.names))
+    codes = options.split_own(dealt.client, y, arrays.by, options.by_class, given)
+    dealt, seen = options.without_empty(dealt, codes, options.seen(dealt.names))
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
     if learn is not None:
         require(bool(train.any()), "split: no client that trains has a training sample")
         made = learn(train)
         x, notes["features"] = made.transform(x), made.summary()
+    domains = None
+    if arrays.domain is not None:
+        check_length("domain", domain := as_array("domain", arrays.domain), n)
+        of_sample, names = distinct_values("domain", domain)
+        domains = Domains(tuple(names), torch.from_numpy(of_sample))
     task = options.make(y, train, n_classes)
     return Federation.from_arrays(
         x,
@@ -145,8 +159,8 @@ def checked_federation(
         task=task,
         names=dealt.names,
         seen=seen,
-        domains=None if arrays.domain is None else check_domains(as_array("domain", arrays.domain), n),
-        notes={**notes, **options.notes(task), **dealt.notes},
+        domains=domains,
+        notes={**notes, **options.notes_of(task), **dealt.notes},
         features=made,
     )
 
@@ -155,7 +169,7 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
     x, y, n, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), options.n_classes
     notes: dict[str, Any] = {}
-    if options.task in ("classification", "binary") and y.ndim == 1 and y.dtype.kind in "iuU":
+    if options.by_class and y.ndim == 1 and y.dtype.kind in "iuU":
         if y.dtype.kind == "U":
             y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
         elif arrays.classes:

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.formats import files_in, reading
-from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.own_splits import OwnSplitting
+from fedem_lightning.data.own_data import OwnArrays, OwnOptions, TaskOptions, checked_federation
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
 from fedem_lightning.errors import UserError, one_line, require
@@ -35,15 +33,12 @@ class FolderDataModule(FederatedDataModule):
     """
 
     def __init__(
-        self,
-        path: str | Path | None,
-        size: PositiveInt | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+        self, path: str | Path | None, size: PositiveInt | None = None, **options: Annotated[Any, OwnOptions]
     ) -> None:
         from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
         from torchvision.transforms import Resize
 
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
+        (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected a folder, e.g. path=shops with shops/CLIENT/CLASS/IMAGE")
         folder, found = Path(str(path)).expanduser(), dict[str, dict[str, Any]]()
         require(folder.is_dir(), f"path: no folder {folder}; expected images in CLIENT/CLASS")
@@ -53,11 +48,11 @@ class FolderDataModule(FederatedDataModule):
             for part in split or ("train",):
                 clients = (one for one in sorted((folder / part if split else folder).glob("[!.]*/")) if one.is_dir())
                 found[part] = {one.name: ImageFolder(one, resize, allow_empty=True) for one in clients}
-            own = arrays_of_clients(found["train"], found.get("val"), found.get("test"))
+            arrays = arrays_of_clients(found["train"], found.get("val"), found.get("test"))
         except (OSError, UserError) as error:
             hint = "; size=PIXELS makes them equal" if "need the same" in str(error) else ""
             raise UserError(f"path: {folder}: {one_line(error)}{hint}; expected images in CLIENT/CLASS") from error
-        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
+        super().__init__(checked_federation(arrays, own, notes={"source": str(folder)}))
 
 
 class PFLlibDataModule(FederatedDataModule):
@@ -87,13 +82,13 @@ class PFLlibDataModule(FederatedDataModule):
         task, hold_out = grouped(options, TaskOptions, HoldOut)
         require(path is not None, "path: expected a folder, e.g. path=PFLlib/dataset/MNIST")
         folder = Path(str(path)).expanduser()
-        own = read_pfllib(folder)
-        splitting = OwnSplitting(**vars(hold_out), fractions=(1 - val_fraction, val_fraction, 0.0))
+        arrays, fractions = read_pfllib(folder), (1 - val_fraction, val_fraction, 0.0)
+        chosen: dict[str, Any] = vars(task) | vars(hold_out) | {"n_clients": n_clients, "drop_empty": drop_empty}
+        own = OwnOptions(**chosen, fractions=fractions)
         if val_fraction > 0:
-            train = np.flatnonzero(own.split == 0)
-            own.split[train] = splitting.split(np.unique(own.client[train], return_inverse=True)[1])
-        dealing = Dealing(n_clients=n_clients, drop_empty=drop_empty)
-        super().__init__(checked_federation(own, task, dealing, splitting, notes={"source": str(folder)}))
+            train = np.flatnonzero(arrays.split == 0)
+            arrays.split[train] = own.split(np.unique(arrays.client[train], return_inverse=True)[1])
+        super().__init__(checked_federation(arrays, own, notes={"source": str(folder)}))
 
 
 def read_pfllib(folder: Path) -> OwnArrays:
@@ -105,12 +100,11 @@ def read_pfllib(folder: Path) -> OwnArrays:
         alone = sorted(found[part].keys() - found[other].keys())
         require(not alone, f"path: {folder / other} lacks {', '.join(alone[:3])}.npz, which {part} has")
     number = all(name.isdecimal() for name in found["train"])  # 10 follows 9
-    train, test = (
-        {int(name) if number else name: _client(file) for name, file in sorted(files.items())}
-        for files in found.values()
-    )
+    names = {name: int(name) if number else name for name in found["train"]}
+    order = sorted(names, key=lambda name: names[name])
+    train, test = ({names[name]: _client(files[name]) for name in order} for files in found.values())
     try:
-        return arrays_of_clients(dict(sorted(train.items())), None, dict(sorted(test.items())))
+        return arrays_of_clients(train, None, test)
     except UserError as error:
         raise UserError(f"path: {folder}: {error}") from error
 

@@ -108,8 +108,7 @@ def _held_out(keys: np.ndarray, size: int, kind: str, seed: int) -> np.ndarray:
         return next(GroupShuffleSplit(**how).split(keys, groups=keys))[1]
     _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
     codes = np.where(counts[codes] < 2, counts.argmax(), codes)  # a class of one sample has no share
-    n_classes = len(np.unique(codes))
-    fits = n_classes <= min(size, len(keys) - size)  # else scikit-learn refuses
+    fits = len(np.unique(codes)) <= min(size, len(keys) - size)  # else scikit-learn refuses
     splitter: Any = StratifiedShuffleSplit if fits else ShuffleSplit
     return next(splitter(**how).split(codes, codes))[1]
 
@@ -129,15 +128,16 @@ def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
     """Warns of columns (but those `taken`, by role) that seem to be times, or to say whose rows they are."""
     for name in frame.columns.difference(list(taken.values()), sort=False):
         words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()))
-        column, said = frame[name].dropna(), ""
+        column = frame[name].dropna()
         if _are_times(column, bool(words & OF_TIME)):
             said = "looks like a time: a random split trains on rows that are later than those it tests on; "
             said += f"split_by=time:{name} tests on each client's last rows"
         elif _are_entities(column, bool(words & OF_ENTITIES), frame.get(taken.get("client"))):
             said = f"looks like an identifier, with {column.nunique()} values in {len(column)} rows: a random split "
             said += f"puts rows of one into training and test; split_by=group:{name} keeps them together"
-        if said:
-            warnings.warn(f"column {name!r} {said}", stacklevel=4)
+        else:
+            continue
+        warnings.warn(f"column {name!r} {said}", stacklevel=4)
 
 
 def _are_times(column: pd.Series, named_so: bool) -> bool:

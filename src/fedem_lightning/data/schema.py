@@ -12,9 +12,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.arrays import as_fields, as_rows, check_features, check_labels
+from fedem_lightning.data.arrays import (
+    as_fields,
+    as_rows,
+    check_features,
+    check_labels,
+    has_several,
+    labels_of_task,
+)
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.labels import has_several, labels_of_task
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.shifts import Augmentation

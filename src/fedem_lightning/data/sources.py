@@ -70,19 +70,19 @@ def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tu
 def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
     """Reads the data set at `path` in any of its formats."""
     text, mark = "text" in SOURCES[name].arrays, SOURCES[name].mark
-    from fedem_lightning.data.formats import leaf, read_npz
+    from fedem_lightning.data import formats
 
     if path.suffix == ".npz":
-        return read_npz(path, TEXT if text else IMAGES)
+        return formats.read_npz(path, TEXT if text else IMAGES)
     if mark is not None and (path / mark).is_dir():
         return read_torchvision(name, path)
     inside = {file.suffix.lower() for file in ([path] if path.is_file() else path.rglob("*"))}
     if ".json" in inside:
-        return leaf.read_leaf_text(path) if text else leaf.read_leaf_images(path)
+        return formats.read_leaf_text(path) if text else formats.read_leaf_images(path)
     if inside & {".parquet", ".csv"}:
-        return leaf.read_hub_text(path) if text else leaf.read_hub_images(path)
+        return formats.read_hub_text(path) if text else formats.read_hub_images(path)
     if text and ".txt" in inside:
-        return leaf.read_plays(path)
+        return formats.read_plays(path)
     forms = "an .npz file, LEAF's .json or the hub's .parquet files" + (", .txt plays" if text else "")
     forms += "" if mark is None else f", a folder that holds {mark}"
     raise UserError(f"path: {path} is nothing that {name} is read from; expected {forms}")

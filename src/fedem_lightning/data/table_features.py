@@ -1,26 +1,20 @@
-"""Features of a table: how its columns become the x of a model, in training and on new rows alike, by scikit-learn.
+"""Features of a table: how its columns become the x of a model, in training and on new rows alike.
 
 A word is a category's value as text: a string itself, a number without needless decimals ("3", "0.5"), or True, False.
 """
 
-import difflib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
-from fedem_lightning.data.names import checked_names, listed
-from fedem_lightning.errors import UserError, given, of_a_file, require
+from fedem_lightning.data.names import checked_names, listed, meant
+from fedem_lightning.errors import UserError, of_a_file, require
 
 Kind = Literal["number", "category"]
 Fill = Literal["median"]
@@ -33,8 +27,6 @@ MISSING = "missing"
 """The category of a value that is missing, and the end of the name of an indicator."""
 MAX_CATEGORIES = 1000
 """Of one column; one with more, such as a number of the row, would make the samples very large and teach nothing."""
-AS_WRITTEN = {"false": "False", "0": "False", "true": "True", "1": "True"}
-"""Booleans as other programs write them."""
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
 
@@ -78,45 +70,25 @@ class TableFeatures:
         """
         check_values(frame, columns, filled=missing is not None)
         part = frame.loc[:, list(columns)].iloc[rows]
-        require(len(part) > 0, "features: expected at least one row to learn from")
         kinds = {name: kind_of(frame[name].dropna(), name in categorical) for name in columns}
         learned = _standardised(part[[name for name in columns if kinds[name] == "number"]], missing)
         return cls([learned.get(name) or _category(part[name]) for name in columns], missing)
 
-    @cached_property
-    def _transformer(self) -> ColumnTransformer:
-        """The fitted transformer: its steps are fitted to two rows, then they get what was learned."""
-        parts: list[tuple[str, Any, list[str]]] = []
-        learned = []
-        of_step = itertools.groupby(self.columns, lambda c: (c["kind"], c.get("indicator") and c["name"]))
-        for (kind, _), group in of_step:
-            columns, step = list(group), f"step {len(parts)}"
-            if kind == "number":
-                marked = bool(columns[0].get("indicator"))
-                part = make_pipeline(SimpleImputer(add_indicator=marked), StandardScaler())
-                learned.append((step, columns, marked))
-            else:
-                words = [list(c["values"]) for c in columns]
-                part = OneHotEncoder(categories=words, handle_unknown="ignore", sparse_output=False)
-            parts.append((step, part, [c["name"] for c in columns]))
-        rows = {c["name"]: [0.0, np.nan] if c["kind"] == "number" else [c["values"][0]] * 2 for c in self.columns}
-        made = ColumnTransformer(parts, sparse_threshold=0).fit(pd.DataFrame(rows))
-        for step, columns, marked in learned:
-            fill, scale = (part for _, part in made.named_transformers_[step].steps)
-            fill.statistics_ = np.array([float(c.get("median", c["mean"])) for c in columns])
-            scale.mean_ = np.array([float(c["mean"]) for c in columns] + [0.0] * marked)
-            scale.scale_ = np.array([float(c["deviation"]) for c in columns] + [1.0] * marked)
-        return made
-
     def transform(self, frame: pd.DataFrame) -> np.ndarray:
         """The features of a table's rows, float32 [n, d]; UserError if a column lacks, or a value is none for it."""
-        require(isinstance(frame, pd.DataFrame), f"table: expected a DataFrame, got {given(frame)}")
         check_values(frame, [c["name"] for c in self.columns], filled=self.missing is not None)
-        if len(frame) == 0:  # scikit-learn refuses it
-            return np.zeros((0, len(self.names)), dtype=np.float32)
-        read = {c["name"]: _read(c, frame[c["name"]]) for c in self.columns}
+        parts: list[np.ndarray] = []
+        for c in self.columns:
+            values = _read(c, frame[c["name"]])
+            if c["kind"] == "number":
+                gone = np.isnan(values)
+                parts.append((np.where(gone, c.get("median", c["mean"]), values) - c["mean"]) / c["deviation"])
+                parts += [gone] if c.get("indicator") else []
+            else:
+                codes = pd.Index(c["values"], dtype=object).get_indexer(values)  # -1 for others
+                parts += [codes == code for code in range(len(c["values"]))]
         with np.errstate(over="ignore"):  # seen below
-            x = np.ascontiguousarray(self._transformer.transform(pd.DataFrame(read)), dtype=np.float32)
+            x = np.ascontiguousarray(np.stack(parts, axis=1, dtype=np.float32, casting="unsafe"))
         far = ~np.isfinite(x)
         for i in np.flatnonzero(far.any(axis=0)):
             raise UserError(f"column {self.names[i]!r}: {far[:, i].sum()} of {len(x)} rows are too far from the others")
@@ -125,17 +97,16 @@ class TableFeatures:
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """A line for each column with values that training did not know: new categories, or the first missing ones."""
         lines = []
-        for column in self.columns:
-            values = frame[column["name"]]
-            if column["kind"] == "number":
-                odd, gone = [], int(values.isna().sum()) * (not column.get("indicator"))
-                said = f"no value, which training did not know; they get the median, {column.get('median', 0):g}"
+        for c in self.columns:
+            values = _read(c, frame[c["name"]])
+            if c["kind"] == "number":
+                odd = np.isnan(values) & (not c.get("indicator"))
+                said = f"no value, which training did not know; they get the median, {c.get('median', 0):g}"
             else:
-                found = _read(column, values)
-                odd = found[~np.isin(found, column["values"])].tolist()
-                gone, some, knew = len(odd), listed(dict.fromkeys(odd), 3), listed(column["values"])
+                odd = ~np.isin(values, c["values"])
+                some, knew = listed(dict.fromkeys(values[odd]), 3), listed(c["values"])
                 said = f"values that training did not know ({some}; it knew {knew}), and count as none of them"
-            lines += [f"column {column['name']!r}: {gone} of {len(frame)} rows have {said}"] * (gone > 0)
+            lines += [f"column {c['name']!r}: {odd.sum()} of {len(frame)} rows have {said}"] * bool(odd.any())
         return lines
 
     @property
@@ -166,7 +137,7 @@ class TableFeatures:
         """The transformation of which this is the `state`, with the same features to the last bit; or a UserError."""
         with of_a_file("features: not the state of a TableFeatures"):
             made = cls([dict(column) for column in state["columns"]], state.get("missing"))
-            made._transformer  # noqa: B018
+            made.transform(pd.DataFrame({c["name"]: [] for c in made.columns}))
         return made
 
 
@@ -209,10 +180,7 @@ def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False
     """
     there = Counter(frame.columns)
     for name in names:
-        if not there[name]:
-            near = difflib.get_close_matches(str(name), [str(column) for column in there], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"column {name!r}: the table has none of this name{hint}")
+        require(there[name] > 0, f"column {name!r}: the table has none of this name{meant(name, there)}")
         require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
     part = frame[list(names)]
     shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in part.isna().sum().items() if n)
@@ -238,9 +206,9 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     require(inferred not in DATES, dates)
     if inferred in NUMBERS:
         return "category" if category else "number"
-    odd = sorted({type(value).__name__ for value in values}) if inferred not in ("string", "boolean") else []
-    fits = not odd or (category and {*odd} <= {"str", "int", "float"})
-    require(fits, f"{said} values of the type{'s' * (len(odd) > 1)} {', '.join(odd)}; save one type, or {way_out}")
+    odd = {type(value).__name__ for value in values} if inferred not in ("string", "boolean") else set()
+    fits = not odd or (category and odd <= {"str", "int", "float"})
+    require(fits, f"{said} values of the type {' and '.join(sorted(odd))}; save one type, or {way_out}")
     if inferred == "string" and not category:
         way_out = f"{'say task=classification' if label else 'name it in categorical=[...]'}, or {way_out}"
         distinct = values.unique().tolist()
@@ -257,11 +225,13 @@ def numbers(column: pd.Series) -> np.ndarray:
     """The values as float64 [n], NaN where they are missing; UserError if one is no number that float64 has."""
     there = column.dropna()
     inferred = pd.api.types.infer_dtype(there, skipna=False)
-    if len(there) and inferred not in (*NUMBERS, "boolean"):
+    if inferred not in (*NUMBERS, "boolean", "empty"):
         odd = next(v for v in there.astype(object) if not isinstance(v, (int, float, np.number)))
         raise UserError(f"column {column.name!r}: expected numbers, got {odd!r}")
-    exact = inferred != "integer" or there.abs().max() <= EXACT
-    require(exact, f"column {column.name!r}: whole numbers beyond 2^53, of which neighbours would become one value")
+    inexact = inferred == "integer" and there.abs().max() > EXACT
+    require(
+        not inexact, f"column {column.name!r}: whole numbers beyond 2^53, of which neighbours would become one value"
+    )
     return column.to_numpy(np.float64, na_value=np.nan)
 
 
@@ -280,11 +250,8 @@ def _word(name: Any, value: Any) -> str:
 
 
 def _read(column: Mapping[str, Any], values: pd.Series) -> np.ndarray:
-    """A column as the transformer takes it: float64 [n], or words [n]."""
-    if column["kind"] == "number":
-        return numbers(values)
-    found, booleans = words(values), {*column["values"]} <= {"False", "True", MISSING}
-    return np.array([AS_WRITTEN.get(word, word) for word in found], dtype=object) if booleans else found
+    """A column's values: float64 [n], or words [n]."""
+    return numbers(values) if column["kind"] == "number" else words(values)
 
 
 def _counted(n: int, what: str) -> str:

@@ -1,22 +1,26 @@
-"""A user's own table with a row a sample: what its columns are for, and the federation of its rows."""
+"""A user's own table with a row a sample: its file, what its columns are for, and the federation of its rows."""
 
-import difflib
+import csv
 import functools
+import re
+import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 
 from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.formats.table import read_table
-from fedem_lightning.data.names import listed
-from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.own_splits import OwnSplitting, warn_of_random_split
+from fedem_lightning.data.formats import reading
+from fedem_lightning.data.names import checked_names, listed, meant
+from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
+from fedem_lightning.data.own_splits import warn_of_random_split
 from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records import SPLITS
@@ -26,6 +30,10 @@ from fedem_lightning.tasks import TaskName
 
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+WHOLE = re.compile(r"(0|-?[1-9]\d{0,17})")
+WHOLE_WITH_POINT = re.compile(rf"{WHOLE.pattern}\.0")
+INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pandas writes to .parquet
 
 
 class TableDataModule(FederatedDataModule):
@@ -63,45 +71,44 @@ class TableDataModule(FederatedDataModule):
         missing: Fill | None = None,
         split: Column | None = None,
         task: TaskName | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+        **options: Annotated[Any, OwnOptions],
     ) -> None:
-        more, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
+        (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
-        others = {"split": split, "split_by": splitting.parts[1]}
-        roles = _roles(frame, label, client, others, needs_client=dealing.partition == "natural")
+        others = {"client": client, "split": split, "split_by": own.parts[1]}
+        roles = _roles(frame, label, others, needs_client=own.partition == "natural")
         names = _features(frame, roles, features)
-        known = _listed("categorical", categorical, names, "feature")
+        known = [_known("categorical", name, names, what="feature") for name in categorical]
         check_values(frame, list(roles.values()))
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
         y, task, said = labels_of(frame[roles["label"]], task)
         given: dict[str, Any] = {r: strings_or_whole(frame[roles[r]]) for r in ("client", "split") if r in roles}
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
-        notes = {"source": str(path), "columns": roles, **said}
         given["by"] = frame[roles["split_by"]] if "split_by" in roles else None
-        own, more = OwnArrays(frame, y, **given), replace(more, task=task)
-        super().__init__(checked_federation(own, more, dealing, splitting, notes, learn))
+        arrays, notes = OwnArrays(frame, y, **given), {"source": str(path), "columns": roles, **said}
+        super().__init__(checked_federation(arrays, replace(own, task=task), notes, learn))
         if not {"split", "split_by"} & roles.keys():
             warn_of_random_split(frame, roles)
 
 
-def _roles(frame: pd.DataFrame, label: Any, client: Any, others: dict[str, Any], needs_client: bool) -> dict[str, str]:
-    """The columns that are the label, the client and, where they are named, others, by role."""
-    there = list(frame.columns)
-    roles = {"label": _known("label", label, there)}
-    if needs_client or client is not None:
-        roles["client"] = _known("client", client, there, "; or deal the rows by partition=iid")
-    roles |= {role: _known(role, name, there) for role, name in others.items() if name is not None}
-    taken = {name: role for role, name in reversed(roles.items())}  # the first role of each column
-    for role, name in roles.items():
-        require(taken[name] == role, f"{role}: column {name!r} is the {taken[name]} already")
+def _roles(frame: pd.DataFrame, label: Any, others: dict[str, Any], needs_client: bool) -> dict[str, str]:
+    """The columns that are the label and, where they are named or needed, others, by role."""
+    there, roles = list(frame.columns), {"label": _known("label", label, list(frame.columns))}
+    for role, name in others.items():
+        if name is not None or (needs_client and role == "client"):
+            name = _known(role, name, there, otherwise="; or deal the rows by partition=iid" * (role == "client"))
+            taken = next((other for other, one in roles.items() if one == name), None)
+            require(taken is None, f"{role}: column {name!r} is the {taken} already")
+            roles[role] = name
     return roles
 
 
 def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[str]:
     """The columns to learn from; UserError if one of those that nobody has named is hardly a feature, but a split."""
     if given is not None:
-        names = _listed("features", given, list(frame.columns))
+        names = [_known("features", name, list(frame.columns)) for name in given]
+        require(len(set(names)) == len(names), f"features: it names a column twice, got {', '.join(names)}")
         for role, name in roles.items():
             require(name not in names or role == "split_by", f"features: column {name!r} is the {role}")
     else:
@@ -118,19 +125,10 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
 
 def _known(key: str, name: Any, there: list[str], otherwise: str = "", what: str = "column") -> str:
     """A name of these; `otherwise` ends the line about one that was not given."""
-    require(name is not None, f"{key}: expected the name of a column; there are {listed(there, 20)}{otherwise}")
-    if str(name) not in there:
-        near = difflib.get_close_matches(str(name), there, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {listed(there, 20)}"
-        raise UserError(f"{key}: no {what} {name!r}; {hint}")
+    some = f"there are {listed(there, 20)}"
+    require(name is not None, f"{key}: expected the name of a column; {some}{otherwise}")
+    require(str(name) in there, f"{key}: no {what} {str(name)!r}{meant(name, there) or f'; {some}'}")
     return str(name)
-
-
-def _listed(key: str, given: Any, there: list[str], what: str = "column") -> list[str]:
-    found = [_known(key, name, there, what=what) for name in given]
-    twice = [name for name, n in Counter(found).items() if n > 1]
-    require(not twice, f"{key}: it names {', '.join(twice)} twice")
-    return found
 
 
 def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, TaskName, dict[str, Any]]:
@@ -158,10 +156,9 @@ def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, Tas
     if not numeric:
         return words(column).astype(str), task, notes
     distinct, codes = np.unique(values, return_inverse=True)
-    if distinct[0] < 0 or distinct[-1] >= n:
-        notes["classes"] = [str(int(value)) for value in distinct]
-        return codes, task, notes
-    return values, task, notes
+    if distinct[0] >= 0 and distinct[-1] < n:
+        return values, task, notes
+    return codes, task, {**notes, "classes": [str(int(value)) for value in distinct]}
 
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
@@ -170,3 +167,66 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
     if np.all(whole):
         return column.to_numpy().astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))
+
+
+def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
+    """The table, with the types that its values or the file say; UTF-8, and the first line has the columns' names.
+
+    In .csv and .tsv an empty field, NA, NaN, null and None are missing values, and columns `ids` of clients are read as
+    text: 01 and 1 are two clients. They are whole numbers only if all are written as such, or all end in .0.
+    """
+    suffix = path.suffix.lower()
+    require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
+    with reading(path, suffix):
+        try:
+            frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix], ids)
+        except UnicodeDecodeError as error:
+            raise UserError(f"path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+    require(len(frame) > 0, f"path: {path} has no rows")
+    return frame
+
+
+def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = next(filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True)), [])
+    require(bool(header), f"path: {path} is empty")
+    other = next((sign for sign in ";\t,|" if len(header) == 1 and sign in header[0]), None)
+    how = f"save it with {'commas' if separator == ',' else 'tabs'}, and decimal points"
+    require(other is None, f"path: {path} seems to be separated by {other!r}; {how}")
+    _check_names(path, header)
+    more: dict[str, Any] = {"skipinitialspace": True, "index_col": False, "low_memory": False, "encoding": "utf-8-sig"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
+        frame: pd.DataFrame = pd.read_csv(path, sep=separator, dtype=dict.fromkeys(ids, str), **more)
+    return frame.assign(**{name: _whole_if_written_so(frame[name]) for name in ids if name in frame})
+
+
+def _whole_if_written_so(column: pd.Series) -> pd.Series:
+    """Texts as whole numbers if all are written so; else as they are, but not other numbers, such as 1.5 and 1.50."""
+    distinct = column.unique().tolist()
+    for form in (WHOLE, WHOLE_WITH_POINT):
+        if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
+            return column.str.removesuffix(".0").astype(np.int64)
+    numeric = np.isfinite(pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").astype(float)).all()
+    wrong = next((text for text in distinct if not text.isdigit()), None) if numeric else None
+    require(wrong is None, f"client: expected whole numbers or strings, got {wrong} in column {column.name!r}")
+    return column
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    file = pa.parquet.ParquetFile(path)
+    names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
+    _check_names(path, names)
+    frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
+    said = (file.schema_arrow.pandas_metadata or {}).get("columns", [])
+    categories = {column["field_name"] for column in said if column["pandas_type"] == "categorical"} & set(names)
+    return frame.astype(dict.fromkeys(categories, "category")) if categories else frame  # slow for many columns
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = [name for name, n in Counter(names).items() if n > 1 and name]
+    require(not twice, f"path: {path} has several columns of the name {', '.join(twice)}")
+    unnamed = [i for i, name in enumerate(names, 1) if not name]
+    hint = "pandas writes its index so, unless told index=False"
+    require(not unnamed, f"path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
+    checked_names(f"path: {path}: columns", names)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -20,13 +20,10 @@ from torch.utils.data import (
 )
 
 from fedem_lightning.data.arrays import as_array
-from fedem_lightning.data.class_names import class_names, joined_by_name
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing
-from fedem_lightning.data.names import shown
-from fedem_lightning.data.own_data import OwnArrays, TaskOptions, checked_federation
-from fedem_lightning.data.own_splits import OwnSplitting
-from fedem_lightning.data.samples import MASK, n_rows
+from fedem_lightning.data.names import listed, shown
+from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
+from fedem_lightning.data.samples import MASK
 from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Columns
@@ -34,6 +31,8 @@ from fedem_lightning.settings.ranges import Columns
 XY, XYC = ("x", "y"), ("x", "y", "client")
 LABELS = ("y", "labels", "label")
 """Names of a sample's label where its other entries are x."""
+Part = tuple[str, OwnArrays]
+"""Whose samples they are, for messages, and x, y and, if they have names, the classes."""
 
 
 class TorchDataModule(FederatedDataModule):
@@ -73,9 +72,9 @@ class TorchDataModule(FederatedDataModule):
         *,
         client: Any = None,
         columns: Columns | None = None,
-        **options: Annotated[Any, TaskOptions, Dealing, OwnSplitting],
+        **options: Annotated[Any, OwnOptions],
     ) -> None:
-        task, dealing, splitting = grouped(options, TaskOptions, Dealing, OwnSplitting)
+        (own,) = grouped(options, OwnOptions)
         if isinstance(data, Mapping | list):
             require(client is None, "client: a dictionary or a list of clients says it already")
             require(val is None or test is not None, "val: it needs test; without test, fractions split data")
@@ -86,43 +85,39 @@ class TorchDataModule(FederatedDataModule):
             hint = "; on the command line dataset.data._target_=MODULE.FUNCTION" if data is None else ""
             known = data is not None and not isinstance(data, tuple | DataLoader)
             require(known, f"{expected}, got a {type(data).__name__}{hint}")
-            says = client is None and dealing.partition == "natural"
+            says = client is None and own.partition == "natural"
             arrays = _of_samples("data", data, columns or (XYC if says else XY))
             arrays = arrays if says else arrays._replace(client=client)
         for name in ("data", "test", "val", "client"):
             self.made_with.pop(name, None)  # it would keep the samples in memory twice
         data = test = val = client = None  # Lightning compares arguments by ==, which arrays cannot
-        super().__init__(checked_federation(arrays, task, dealing, splitting))
+        super().__init__(checked_federation(arrays, own))
 
 
 def arrays_of_clients(data: Any, val: Any, test: Any, columns: Sequence[str | int] = XY) -> OwnArrays:
     """All samples by split, in a split by client; the parts are dictionaries client -> samples, or lists of samples."""
-    wheres: list[str] = []
-    parts: list[OwnArrays] = []
+    parts: list[Part] = []
     owner: list[Any] = []
     split: list[int] = []
-    known: dict[Any, Any] = {}
     for code, (name, given) in enumerate((("data", data), ("val", val), ("test", test))):  # as in SPLITS
         if given is None:
             continue
+        fits = isinstance(given, Mapping | list) and len(given) > 0
         expected = f"{name}: expected a dictionary client -> samples, or a list with an entry for each client"
-        fits = isinstance(given, Mapping | list)
-        require(fits and len(given) > 0, f"{expected}, got {'none' if fits else f'a {type(given).__name__}'}")
+        require(fits, f"{expected}, got {'none' if isinstance(given, Mapping | list) else type(given).__name__}")
         clients = dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
-        known = known or clients
-        others = [shown(str(who)) for who in clients if who not in known]
-        require(not others, f"{name}: client {', '.join(others[:3])} is not in data")
-        wheres += [f"{name}: client {shown(str(who))}" for who in clients]
-        parts += map(_of_client, wheres[len(parts) :], clients.values(), [columns] * len(clients))
+        others = [shown(str(who)) for who in clients if code and who not in owner]
+        require(not others, f"{name}: client {listed(others)} is not in data")
+        wheres = (f"{name}: client {shown(str(who))}" for who in clients)
+        parts += [(where, _of_client(where, one, columns)) for where, one in zip(wheres, clients.values(), strict=True)]
         owner += clients
         split += [code] * len(clients)
-    counts = [len(part.y) for part in parts]
+    counts = [len(part.y) for _, part in parts]
     codes = None if test is None else np.repeat(np.array(split, dtype=np.int8), counts)
-    named = [(where, part.y, part.classes) for where, part in zip(wheres, parts, strict=True)]
-    ys, classes = joined_by_name(named)
-    x = joined("x", list(zip(wheres, [part.x for part in parts], strict=True)))
-    y = joined("y", list(zip(wheres, ys, strict=True)))
-    return OwnArrays(x, y, np.repeat(as_array("data: client", owner), counts), codes, classes=classes)
+    parts = _joined_by_name(parts)
+    x, y = (joined(name, [(where, getattr(part, name)) for where, part in parts]) for name in XY)
+    client = np.repeat(as_array("data: client", owner), counts)
+    return OwnArrays(x, y, client, codes, classes=parts[0][1].classes)
 
 
 def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> OwnArrays:
@@ -131,44 +126,40 @@ def _of_client(where: str, data: Any, columns: Sequence[str | int]) -> OwnArrays
         x, y = _entries(where, data, columns)
         x, y = _as_x(f"{where}: x", x), as_array(f"{where}: y", y)
         first = next(iter(x.values())) if isinstance(x, dict) else x
-        has = first.ndim > 0 and y.ndim > 0
-        require(has, f"{where}: expected x [n, ...] and y [n], got shapes {list(first.shape)} and {list(y.shape)}")
-        require(n_rows(x) == len(y), f"{where}: x has {n_rows(x)} samples, y has {len(y)}")
+        fits = first.ndim > 0 and y.shape[:1] == first.shape[:1]
+        require(fits, f"{where}: expected x [n, ...] and y [n], got shapes {list(first.shape)} and {list(y.shape)}")
         require(len(y) > 0, f"{where}: no samples")
         return OwnArrays(x, y)
     if isinstance(data, DataLoader):
-        sampler = data.sampler
-        known = type(sampler) in (SequentialSampler, RandomSampler, SubsetRandomSampler)
+        known = type(data.sampler) in (SequentialSampler, RandomSampler, SubsetRandomSampler)
         known = known and data.batch_size is not None and data.collate_fn is default_collate
         require(known, f"{where}: a DataLoader with a sampler, a collate_fn or batches of its own; give its Dataset")
-        data = Subset(data.dataset, list(sampler.indices)) if isinstance(sampler, SubsetRandomSampler) else data.dataset
+        dataset: Any = data.dataset
+        data = Subset(dataset, list(getattr(data.sampler, "indices", range(len(dataset)))))
     return _of_samples(where, data, columns)
 
 
 def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> OwnArrays:
     """The samples of a Dataset, or of a list of samples; `columns` are two, or three if each says its client."""
-    iterable = isinstance(data, IterableDataset)
     sized = hasattr(data, "__getitem__") and isinstance(data, Sized) and not isinstance(data, str | np.ndarray | Tensor)
     expected = "(x, y) as arrays, a torch Dataset, a list of samples (x, y), or a DataLoader"
-    require(iterable or sized, f"{where}: expected {expected}, got a {type(data).__name__}")
+    require(sized, f"{where}: expected {expected}, got a {type(data).__name__}")
+    require(len(data) > 0, f"{where}: no samples")
     xs: list[tuple[str, Any]] = []
     others: list[list[Any]] = []
-    for i, sample in enumerate(data if iterable else (data[i] for i in range(len(data)))):
+    for i in range(len(data)):
         said = f"{where}: sample {i}"
-        x, *rest = _entries(said, sample, columns)
+        x, *rest = _entries(said, data[i], columns)
         xs.append((said, _as_x(f"{said}: x", x, row=True)))
         others.append([value.item() if getattr(value, "ndim", None) == 0 else value for value in rest])
-    require(bool(xs), f"{where}: no samples")
-    if not iterable:
-        again = _as_x(where, _entries(where, data[0], columns)[0], row=True)
-        pairs = ((xs[0][1][k], again[k]) for k in again) if isinstance(again, dict) else [(xs[0][1], again)]
-        if not all(np.array_equal(a, b) for a, b in pairs):
-            said = "its first sample is another one each time it is read; each is read once here, and kept as it was"
-            warnings.warn(f"{where}: {said} then: leave random transforms out", stacklevel=4)
+    twice = (xs[0][1], _as_x(where, _entries(where, data[0], columns)[0], row=True))
+    if not all(map(np.array_equal, *(list(x.values()) if isinstance(x, dict) else [x] for x in twice))):
+        said = "its first sample is another one each time it is read; each is read once here, and kept as it was"
+        warnings.warn(f"{where}: {said} then: leave random transforms out", stacklevel=4)
     y, *client = (
         as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
     )
-    found = class_names(where, data, (columns[1], *LABELS))
+    found = _class_names(where, data, (columns[1], *LABELS))
     return OwnArrays(joined("x", xs), y, client[0] if client else None, classes=found)
 
 
@@ -191,7 +182,7 @@ def _entries(where: str, sample: Any, columns: Sequence[str | int]) -> tuple[Any
             x = {name: part for name, part in sample.items() if name not in (label, *columns[2:])}
             sample = {**sample, "x": x, "y": sample[label]}
         missing = [str(name) for name in columns if name not in sample]
-        has = ", ".join(shown(str(name)) for name in list(sample)[:10])
+        has = listed((shown(str(name)) for name in sample), 10)
         require(not missing, f"{where}: no {', '.join(missing)} in it, but {has}; columns names those of {wanted}")
         return tuple(sample[name] for name in columns)
     fits = isinstance(sample, tuple | list) and len(sample) == len(columns)
@@ -225,3 +216,53 @@ def joined(name: str, parts: Sequence[tuple[str, Any]]) -> Any:
         this, one = (f"shape {['n', *a.shape[1:]]} and {a.dtype}".replace("'", "") for a in (array, first))
         require(fits, f"{other}: {name} of {this}, but {where}: of {one}; all need the same")
     return np.concatenate([array for _, array in parts])
+
+
+def _class_names(where: str, data: Any, labels: Sequence[str | int]) -> tuple[str, ...] | None:
+    """The names of a data set's classes, by their numbers; None: it says none, or changes its labels afterwards.
+
+    It says them by `class_to_idx` or `classes` (torchvision's `ImageFolder`), or as a `ClassLabel` (Hugging Face) of
+    one of the columns `labels`. Of a `Subset` or a `ConcatDataset` the data sets beneath it count.
+    """
+    if isinstance(data, Subset):
+        return _class_names(where, data.dataset, labels)
+    if isinstance(data, ConcatDataset):
+        first, *others = (_class_names(where, one, labels) for one in data.datasets)
+        same = all(other == first for other in others)
+        require(same, f"{where}: the data sets of a ConcatDataset number their classes differently; give them singly")
+        return first
+    numbers, features = getattr(data, "class_to_idx", None), getattr(data, "features", None)
+    names = getattr(data, "classes", None)
+    if isinstance(features, Mapping):
+        names = getattr(next((features[name] for name in labels if name in features), None), "names", None)
+    elif getattr(data, "target_transform", None) is not None:
+        return None
+    elif isinstance(numbers, Mapping) and sorted(numbers.values()) == list(range(len(numbers))):
+        names = sorted(numbers, key=lambda name: numbers[name])
+    if not names or not isinstance(names, list | tuple) or not all(isinstance(name, str | tuple) for name in names):
+        return None
+    return tuple(name if isinstance(name, str) else ", ".join(map(str, name)) for name in names)  # ImageNet: synonyms
+
+
+def _joined_by_name(parts: list[Part]) -> list[Part]:
+    """The parts with one numbering of the classes: that of all, or, where they differ, by alphabet.
+
+    UserError: some parts have names and others have none; or a label has no name.
+    """
+    named = [(where, part) for where, part in parts if part.classes is not None]
+    if not named or any(part.y.ndim != 1 or part.y.dtype.kind not in "iu" for _, part in parts):
+        return [(where, part._replace(classes=None)) for where, part in parts]
+    some, every = named[0][0], named[0][1].classes
+    if any(part.classes != every for _, part in named):
+        every = tuple(sorted({name for _, part in named for name in part.classes}))
+    found = []
+    for where, part in parts:
+        names, y = part.classes, part.y
+        told = f"{where}: its data set does not name its classes, but that of {some} does"
+        require(names is not None, f"{told}; all need names, or none")
+        wrong = int(np.argmax((y < 0) | (y >= len(names))))
+        said = f"{where}: label {y[wrong]} at sample {wrong}, but its data set names {len(names)} classes"
+        require(0 <= y[wrong] < len(names), f"{said} ({listed(names, 3)})")
+        codes = np.array([every.index(name) for name in names])[y]
+        found.append((where, part._replace(y=codes, classes=every)))
+    return found

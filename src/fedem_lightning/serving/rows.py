@@ -12,12 +12,11 @@ from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.formats.table import read_table
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
-from fedem_lightning.data.tables import strings_or_whole
+from fedem_lightning.data.tables import read_table, strings_or_whole
 from fedem_lightning.errors import UserError, require
 
 

@@ -1,13 +1,19 @@
-"""LEAF's FEMNIST and Shakespeare (Caldas et al. 2018, arXiv 1812.01097), in two formats; and plays as plain text.
+"""Readers of files of federated data: .npz, LEAF's FEMNIST and Shakespeare, and plays; none executes a file's code.
 
-LEAF's own are JSON folders: {"users", "user_data": {user: {"x", "y"}}}. The Hugging Face hub's are flwrlabs/femnist
-(parquet) and flwrlabs/shakespeare (csv or parquet).
+Each returns named NumPy arrays. Images: x uint8 [n, h, w] or [n, h, w, channels], y [n], and if known client, coarse,
+split [n], names [T]. Text: text uint8, client and piece [characters], names [T]; a piece is text without a gap.
+
+LEAF (Caldas et al. 2018, arXiv 1812.01097) has JSON folders: {"users", "user_data": {user: {"x", "y"}}}. The Hugging
+Face hub has the same as flwrlabs/femnist (parquet) and flwrlabs/shakespeare (csv or parquet).
 """
 
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +21,51 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from fedem_lightning.data.formats import files_in, reading
-from fedem_lightning.errors import require
+from fedem_lightning.data.names import listed, shown
+from fedem_lightning.errors import of_a_file, require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
 COLON = re.compile(rf"^\s{{0,4}}(?P<role>{ROLE_NAME}):\s*(?P<text>.*)$")  # Hamlet: To be ...
-DIRECTION = re.compile(r"\[[^\]]*\]")
 CAPITALS = re.compile(r"^\s{0,4}(?P<role>[A-Z][A-Z' \-]{1,40})\.\s*(?P<text>.*)$")  # HAMLET. To be ...
 SUBSETS = ("sampled_data", "rem_user_data", "train", "test")
 """Folders into which LEAF writes parts of `all_data`."""
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Makes one line of whatever a broken file raises: parsers fail in many ways, also by recursion and memory."""
+    require(path.is_file(), f"path: no file {path}")
+    with of_a_file(f"path: cannot read {path} as {kind}"):
+        yield
+
+
+def files_in(path: Path, *endings: str) -> list[Path]:
+    """A file as it is; of a folder the files with one of these endings in it and all folders in it, sorted."""
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
+
+
+def read_npz(path: Path, known: Sequence[str]) -> dict[str, np.ndarray]:
+    """The known arrays of an .npz file, by name; `client_names` is another word for `names`.
+
+    Raises:
+        UserError: missing, broken or truncated; an array holds Python objects, or its name has a known one as a word.
+
+    """
+    with reading(path, ".npz without Python objects: save strings with .astype(str), numbers with .astype(float)"):
+        require(zipfile.is_zipfile(path), f"path: {path} is no .npz file, or only a part of one")
+        with np.load(path, allow_pickle=False) as archive:
+            others = [name for name in archive.files if name not in known]
+            for name in others:
+                near = ", ".join(set(re.findall(r"[a-z0-9]+", name.lower())) & set(known))
+                hint = "all samples belong into x and y, and split says which are for testing"
+                said = f"{shown(name)} is not read, but looks like {near}; rename it, or leave it out; {hint}"
+                require(not near, f"path: {path}: {said}")
+            found = {name: archive[name] for name in archive.files if name in known}
+    if others:
+        warnings.warn(f"path: {path}: not read: {listed(map(shown, others))}", stacklevel=3)
+    return {"names" if name == "client_names" else name: array for name, array in found.items()}
 
 
 def read_leaf_images(path: Path) -> dict[str, np.ndarray]:
@@ -123,14 +165,13 @@ def read_plays(path: Path) -> dict[str, np.ndarray]:
     for file in files_in(path, ".txt"):
         with reading(file, "UTF-8 text"):
             lines = file.read_text(encoding="utf-8").splitlines()
-        speech: list[str] | None = None
+        speech: list[str] = []
         for line in lines:
             begins = COLON.match(line) or CAPITALS.match(line)
-            text = DIRECTION.sub("", begins["text"] if begins else line).strip()
             if begins:
                 speech = roles.setdefault(f"{file.stem}/{begins['role'].strip()}", [])
-            if speech is not None and text:
-                speech.append(text)
+            text = re.sub(r"\[[^\]]*\]", "", begins["text"] if begins else line).strip()
+            speech += [text] if text else []
     roles = {name: speeches for name, speeches in roles.items() if speeches}
     require(bool(roles), f"path: no speeches in {path}; expected lines such as HAMLET. To be ... or Hamlet: To be")
     return _text_arrays(["\n".join(speeches) for speeches in roles.values()], list(range(len(roles))), list(roles))
