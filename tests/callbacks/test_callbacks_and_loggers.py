@@ -1,7 +1,6 @@
 import io
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,18 +66,6 @@ def test_progress_shows_rounds_rate_and_accuracy(terminal: bool) -> None:
         assert all(part in text for part in ("rounds", "4/4", "it/s"))
     else:
         assert text.splitlines()[3].startswith("round 4/4: val accuracy ")
-
-
-def test_a_start_at_clients_models_is_no_round_of_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimated: list[float] = []
-    bar: Any = RoundProgress()
-    monkeypatch.setattr(bar, "_estimate", estimated.append)
-    bar.begin("starting points", 3)
-    bar.on_train_batch_end(SimpleNamespace(current_epoch=0), None)
-    assert estimated == []
-    bar.begin("clients", 3)
-    bar.on_train_batch_end(SimpleNamespace(current_epoch=0), None)
-    assert len(estimated) == 1
 
 
 def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 """Callbacks of the command line; each works with any Trainer."""
 
-from fedem_lightning.callbacks.best_round import BestRound
-from fedem_lightning.callbacks.between_rounds import FinishRoundOnInterrupt, MappedCheckpoints, RoundCheckpoint
+from fedem_lightning.callbacks.between_rounds import (
+    BestRound,
+    FinishRoundOnInterrupt,
+    MappedCheckpoints,
+    RoundCheckpoint,
+)
 from fedem_lightning.callbacks.progress import RoundProgress
 
 __all__ = ["BestRound", "FinishRoundOnInterrupt", "MappedCheckpoints", "RoundCheckpoint", "RoundProgress"]

@@ -1,5 +1,6 @@
-"""Between rounds: checkpoints, from which a run goes on and ends with the same bits, and the end on a signal."""
+"""Between rounds: checkpoints, the end once validation shows no gain, whose best round is kept, the end on a signal."""
 
+import copy
 import re
 import signal
 import threading
@@ -12,8 +13,9 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms.checkpoints import CheckpointReader
+from fedem_lightning.algorithms.checkpoints import CheckpointReader, read_checkpoint
 from fedem_lightning.errors import NoUpdateLeft
+from fedem_lightning.evaluation.convergence import LARGEST_FALL, best_round, errors_by_round, fall
 from fedem_lightning.records.files import replacing
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import PositiveInt
@@ -22,24 +24,24 @@ _NAME = re.compile(r"round-(\d{6,})\.ckpt")
 """Of the files that `RoundCheckpoint` writes; no other is removed."""
 
 
+BEST = "best.ckpt"
+"""The file of the best round, beside a run's newest checkpoints."""
+
+
+def _folder(callback: Any, trainer: pl.Trainer) -> Path:
+    return Path(callback.dirpath or Path(trainer.default_root_dir) / "checkpoints")
+
+
 class MappedCheckpoints(CheckpointReader):
     """A plugin for checkpoints that may be larger than the memory: it writes and reads them piece by piece."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Writes a temporary file, then renames it; Lightning's plugin first builds it in memory."""
-        with replacing(Path(path)) as temporary:
-            _save(checkpoint, temporary)
-
-
-def _save(checkpoint: dict[str, Any], path: Path) -> None:
-    """`torch.save`, which hides the system's reason behind an error of its own."""
-    try:
-        with path.open("wb") as file:
-            torch.save(checkpoint, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
+        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:  # it hides the system's reason
+                raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 class RoundCheckpoint(Checked, Checkpoint):
@@ -83,25 +85,100 @@ class RoundCheckpoint(Checked, Checkpoint):
     def _save(self, trainer: pl.Trainer, rounds: int) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        path = self._folder(trainer) / f"round-{rounds:06d}.ckpt"
+        path = _folder(self, trainer) / f"round-{rounds:06d}.ckpt"
         trainer.save_checkpoint(path, weights_only=False)
         self.saved, self.saved_rounds = path, rounds
         self._remove_old(trainer, rounds)
 
     def _remove_old(self, trainer: pl.Trainer, rounds: int) -> None:
-        folder = self._folder(trainer)
-        for old in _numbered(folder, rounds)[: -self.keep] if trainer.is_global_zero and folder.is_dir() else ():
+        """Removes all but the newest of the callback's own files up to this number of rounds."""
+        found = {path: _NAME.fullmatch(path.name) for path in _folder(self, trainer).glob("*.ckpt") if path.is_file()}
+        numbers = {path: int(match[1]) for path, match in found.items() if match}
+        own = sorted((path for path, number in numbers.items() if number <= rounds), key=numbers.__getitem__)
+        for old in own[: -self.keep] if trainer.is_global_zero else ():
             old.unlink()
 
-    def _folder(self, trainer: pl.Trainer) -> Path:
-        return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
+class BestRound(Checked, pl.Callback):
+    """Stops training once validation no longer improves; afterwards the model is that of the best round.
 
-def _numbered(folder: Path, rounds: int) -> list[Path]:
-    """The callback's own files up to this number of rounds, the newest last."""
-    found = {path: _NAME.fullmatch(path.name) for path in folder.iterdir() if path.is_file()}
-    numbers = {path: int(match[1]) for path, match in found.items() if match}
-    return sorted((path for path, number in numbers.items() if number <= rounds), key=lambda path: numbers[path])
+    It stops when over the last `patience` rounds, and over the last tenth of all, neither the validation loss nor the
+    error has fallen by more than 0.5 % (`evaluation.convergence`). The best round has the best `val/accuracy`, or the
+    lowest `val/mse` or `val/loss`, as the task has it. Needs validation samples; without them nothing stops.
+
+    With a `PrivateMean` all rounds run and the last one counts, because a choice by clients' scores would have to be
+    paid for. Under Flower training stops, too, and the last round's model is kept: the clients hold the rest of it.
+
+    Args:
+        patience: rounds without a gain after which training stops; None: it never does.
+        dirpath: folder of `best.ckpt`; None: `checkpoints` in the Trainer's default_root_dir.
+
+    """
+
+    def __init__(self, patience: PositiveInt | None = 25, dirpath: str | Path | None = None) -> None:
+        super().__init__()
+        self.patience, self.dirpath = patience, dirpath
+        self.best: int | None = None  # the best round so far
+        self.stopped: int | None = None  # the round after which training was stopped
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins anew, or where the checkpoint left off."""
+        model: Any = pl_module
+        self.stopped = model.past = None
+        model.diagnostics.pop("scored_round", None)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keeps the round if it is the best so far; stops if the validation samples show no gain."""
+        model: Any = pl_module
+        last = model.statistics.rounds
+        quick: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
+        private = model.aggregation.samples_independently
+        evaluated = any(key.startswith("val/") for key in model.curves.get(last, ()))
+        if quick or private or not evaluated:
+            return
+        if model.remote is None:
+            self.best = best_round(model.curves)
+            if self.best == last:
+                trainer.save_checkpoint(_folder(self, trainer) / BEST, weights_only=False)
+        if self.patience is None or self.since(last) < min(model.curves):
+            return
+        losses = {round_: row["val/loss"] for round_, row in model.curves.items() if "val/loss" in row}
+        if all(fall(values, self.since(last)) <= LARGEST_FALL for values in (losses, errors_by_round(model.curves))):
+            self.stopped = last
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Makes the model that of the best round, as its checkpoint would; `whole_run` keeps all rounds' history."""
+        model: Any = pl_module
+        path = _folder(self, trainer) / BEST
+        saved = read_checkpoint(path) if self.best and path.exists() else None
+        if saved is not None and len(saved["statistics"]["round_seconds"]) != self.best:
+            saved = None  # of an earlier training in the same folder
+        if self.stopped is not None:
+            kept = "the last model counts" if saved is None else f"the model of round {self.best} is kept"
+            rank_zero_only(print)(
+                f"stopped by BestRound at round {self.stopped} of at most {trainer.max_epochs}: over rounds "
+                f"{self.since(self.stopped)} to {self.stopped} the validation scores improved by less than "
+                f"{LARGEST_FALL:.1%}; {kept}"
+            )
+        if saved is None or self.best == model.statistics.rounds:
+            return
+        model.past = copy.deepcopy(model.statistics), model.curves
+        model.on_load_checkpoint(saved)
+        model.load_state_dict(saved["state_dict"])
+        model.diagnostics["scored_round"] = self.best
+
+    def since(self, last: int) -> int:
+        """The round since which the validation scores have to improve if training is to go on after round `last`."""
+        return min(last - (self.patience or last), int(0.9 * last))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the state of a checkpoint."""
+        self.best = state_dict["best"]
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

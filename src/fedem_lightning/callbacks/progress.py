@@ -12,17 +12,12 @@ from fedem_lightning.records import headline, in_words
 
 LINE_SECONDS = 60.0
 """Seconds between two lines about a long stage where the output is no terminal."""
-ESTIMATE_SECONDS = 10.0
-"""Seconds after which the length of the first round is extrapolated before the round ends."""
-LONG_RUN_SECONDS = 600.0
-"""Seconds above which the estimated length of a run is printed."""
 
 
 class RoundProgress(RichProgressBar):
     """A bar over the rounds, with the newest scores and the share of the round that is done.
 
-    Without a terminal it prints a line after every evaluation, and one a minute within a long round. A run that will
-    take long says so once.
+    Without a terminal it prints a line after every evaluation, and one a minute within a long round.
 
     Args:
         console: options of rich's `Console`.
@@ -31,41 +26,30 @@ class RoundProgress(RichProgressBar):
 
     def __init__(self, **console: Any) -> None:
         super().__init__(refresh_rate=4, console_kwargs=console)
-        self._console = Console(**console)
+        self._console: Console = Console(**console)
         self._scores: dict[str, str] = {}
         self._stage, self._total, self._done = "", 0, 0.0
         self._began = self._spoke = 0.0
-        self._estimated = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Watches the stages of a round."""
+        super().setup(trainer, pl_module, stage)
+        pl_module.local.observer.watcher = self  # type: ignore[union-attr]
 
     @property
     def is_enabled(self) -> bool:
         """Whether a bar is drawn."""
-        return bool(self._enabled and self._console and self._console.is_terminal)
+        return bool(self._enabled and self._console.is_terminal)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draws the bar."""
-        self._watch(trainer, pl_module)
         super().on_train_start(trainer, pl_module)
         if self.progress is not None:
             total = float("inf") if trainer.max_epochs in (None, -1) else trainer.max_epochs
             self.train_progress_bar_id = self.progress.add_task("rounds", total=total, completed=trainer.current_epoch)
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the bar if there is none yet."""
-        self._watch(trainer, pl_module)
-        super().on_validation_start(trainer, pl_module)
-
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the bar."""
-        self._watch(trainer, pl_module)
-        super().on_test_start(trainer, pl_module)
-
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Does nothing: Lightning would begin a bar over the round's one batch."""
-
-    def _watch(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        pl_module.local.observer.watcher = self  # type: ignore[union-attr]
-        self._model, self._of = pl_module, trainer
 
     def begin(self, stage: str, total: int) -> None:
         """Begins a stage of a round, such as the clients' training."""
@@ -76,15 +60,12 @@ class RoundProgress(RichProgressBar):
         """Shows how much of the stage is done; without a terminal once a minute."""
         self._done += amount
         now = time.monotonic()
-        elapsed = now - self._began
-        if self._stage == "clients" and not self._estimated and elapsed > ESTIMATE_SECONDS:
-            self._estimate(elapsed * self._total / self._done)
         if self.is_enabled:
-            self._update_metrics(self._of, self._model)
+            self._update_metrics(self.trainer, self.trainer.lightning_module)
             self.refresh()
         elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
             self._spoke = now
-            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {duration(elapsed)}")
+            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {duration(now - self._began)}")
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """What stands beside the bar: the newest scores, and the share of the stage that is done."""
@@ -93,8 +74,6 @@ class RoundProgress(RichProgressBar):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
         """Moves the bar by one round."""
-        if not self._estimated and self._stage == "clients":  # a start at clients' models is no round
-            self._estimate(time.monotonic() - self._began)
         self._update(self.train_progress_bar_id, trainer.current_epoch + 1)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -109,16 +88,7 @@ class RoundProgress(RichProgressBar):
                 self._say(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {said}")
         super().on_validation_end(trainer, pl_module)
 
-    def _estimate(self, round_seconds: float) -> None:
-        """Prints once how long the rounds will take, if that is long."""
-        self._estimated = True
-        left = (self._of.max_epochs or 0) - self._of.current_epoch
-        if self._enabled and left * round_seconds > LONG_RUN_SECONDS:
-            all_rounds = f", {duration(left * round_seconds)} for {left} rounds" if left > 1 else ""
-            self._say(f"about {duration(round_seconds)} a round{all_rounds}, evaluation apart")
-
     def _say(self, text: str) -> None:
-        assert self._console is not None
         self._console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from fedem_lightning.errors import UserError, imported, of_a_file, require
 from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, is_plain, remember
 from fedem_lightning.settings.check import Checked, parameters
-from fedem_lightning.settings.keys import flatten
+from fedem_lightning.settings.keys import LOOKS, flatten
 
 _PACKAGE = "fedem_lightning"
 _ROOMS = {
@@ -94,7 +94,7 @@ def without_gone(made_of: Any) -> Any:
     kept = {}
     for name, value in made_of.items():
         part = without_gone(value)
-        if takes is None or takes.open or name in takes.known or name.startswith("_"):
+        if takes is None or takes.open or name in takes.known or name.startswith("_") or f"algorithm.{name}" in LOOKS:
             kept[name] = part
             continue
         for key, default in flatten({name: part}).items():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
-from fedem_lightning.callbacks.best_round import BEST
+from fedem_lightning.callbacks.between_rounds import BEST
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
