@@ -124,21 +124,6 @@ def test_lambda_has_the_lowest_loss_of_the_grid(selection: Any) -> None:
     np.testing.assert_allclose(found.numpy(), expected)
 
 
-def test_a_client_stores_a_share_of_its_samples() -> None:
-    data = make_data(sizes=(30, 20, 3))
-    model, block = trained(FedAvg, data), block_of(data, "train")
-    counts = block.counts()
-    half = KNN(capacity=0.5).adapt(model, block)
-    stored = half.models["labels"][:, 0]
-    assert ((stored > 0).sum(dim=1) == (counts * 0.5).ceil()).all()
-    z = hidden(model.components[0], block.x(torch.float64))
-    for c in range(3):
-        mine = {tuple(row.round(9)) for row in z[(block.owner == c).numpy()]}
-        kept = half.models["features"][c, 0][stored[c] > 0].numpy()
-        assert {tuple(row.round(9)) for row in kept} <= mine
-    assert torch.equal(KNN(capacity=0.5).adapt(model, block).models["labels"], half.models["labels"])
-
-
 def scored(model: Any, data: FederatedDataModule) -> Any:
     make_trainer(0).test(model, data, verbose=False)
     return model.clients

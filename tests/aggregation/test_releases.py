@@ -59,7 +59,7 @@ ADAPTATIONS = [
     Finetune(),
     Interpolate(),
     Interpolate("own", selection="train"),
-    KNN(neighbours=2, capacity=0.7),
+    KNN(neighbours=2),
     Dapper(ratio=2.0),
 ]
 RELEASING_KINDS = ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle", "QFFL", "Scaffold")

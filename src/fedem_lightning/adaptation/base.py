@@ -5,7 +5,7 @@ Tuning is FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from annotated_types import MinLen
@@ -21,6 +21,7 @@ from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
+from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count, Share
 
@@ -82,27 +83,27 @@ SelectionSamples = Literal["val", "train"]
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
-    """The mean loss by which lambda is selected, [C]: the loss of predictions, as in scoring.
+def selection_samples(block: Block, selection: str) -> Block:
+    """The samples by which lambda is selected: validation samples; training samples of a client without any.
 
-    It is computed on validation samples; for a client without any, or if `selection` is "train", on training samples.
+    If `selection` is "train", they are training samples of all clients, those of `block`.
     """
-    chosen = block
-    if selection == "val":
-        chosen = block.federation.block(block.clients, "val")
-        if not (chosen.counts() > 0).all():
-            own = selection_losses(personal, block, "train")
-            return torch.where(chosen.counts() > 0, _means(personal, chosen), own)
-    return _means(personal, chosen)
+    if selection == "train":
+        return block
+    val = block.federation.block(block.clients, "val")
+    rest = val.counts()[block.owner] == 0
+    index, owner = torch.cat([val.index, block.index[rest]]), torch.cat([val.owner, block.owner[rest]])
+    return Block(block.federation, block.clients, index, owner)
 
 
-def _means(personal: PersonalModels, block: Block) -> Tensor:
+def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
+    """The mean loss by which lambda is selected, [C]: the loss of predictions, as in scoring."""
+    chosen, task = selection_samples(block, selection), block.federation.task
     sums = personal.mixture.new_zeros(len(block.clients))
-    for piece in block.pieces() if len(block.index) else ():
-        prediction = personal.predict(piece)
-        losses = block.federation.task.scores(prediction, piece.y())["loss"]
+    for piece in chosen.pieces() if len(chosen.index) else ():
+        losses = task.scores(personal.predict(piece), piece.y())["loss"]
         add_by_owner(sums, piece.owner, losses.to(sums))
-    return sums / block.counts().clamp(min=1)
+    return sums / chosen.counts().clamp(min=1)
 
 
 class Best:
@@ -110,7 +111,7 @@ class Best:
 
     def __init__(self) -> None:
         self.losses: Tensor | None = None  # [C]
-        self.value: dict[str, Models | Tensor] = {}
+        self.value: dict[str, Any] = {}
 
     def offer(self, losses: Tensor, **candidate: Models | Tensor) -> None:
         """Stores the candidate, tensors [C, ...], for the clients whose loss [C] it lowers."""
@@ -119,11 +120,7 @@ class Best:
             return
         lower = (losses < self.losses) | (self.losses.isnan() & ~losses.isnan())  # a diverged one is always replaced
         self.losses = torch.where(lower, losses, self.losses)
-
-        def keep(new: Tensor, old: Tensor) -> Tensor:
-            return torch.where(lower.view(-1, *[1] * (new.ndim - 1)), new, old)
-
-        self.value = tree_map(keep, candidate, self.value)
+        self.value = tree_map(lambda new, old: torch.where(along(lower, new), new, old), candidate, self.value)
 
 
 class Finetune(Adaptation):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, SelectionSamples
+from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, SelectionSamples, selection_samples
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -21,8 +21,7 @@ from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import head_layer
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means, parts_of
 from fedem_lightning.models.tensors import call_with
-from fedem_lightning.randomness import Purpose, fold
-from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification, Classification
 
 if TYPE_CHECKING:
@@ -33,14 +32,12 @@ class KNN(Adaptation):
     """Client t predicts with lambda_t p_knn + (1 - lambda_t) p; p is its mixture of models before, none is trained.
 
     p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over those of the k nearest training samples that have label y; d is the
-    distance of the features, and D their number; of several models, those of the one with
-    the largest mixture weight. A client without training samples has lambda = 0. "lambda" is a column
-    of the clients' table.
+    distance of the features, and D their number; of several models, those of the one with the largest mixture weight. A
+    client without training samples has lambda = 0. "lambda" is a column of the clients' table.
 
     Args:
         neighbours: k; a client with fewer samples takes all.
         scale: sigma.
-        capacity: share of its training samples that a client stores, drawn at random; at least one.
         head: a regular expression found in the names of the head's tensors: the features are the inputs of its first
             layer. None: the head is the layer that computes the outputs.
         lambdas: the grid, in [0, 1].
@@ -57,14 +54,12 @@ class KNN(Adaptation):
         self,
         neighbours: PositiveInt = 10,
         scale: Positive = 1.0,
-        capacity: PositiveShare = 1.0,
         head: str | None = None,
         lambdas: Grid = GRID,
         selection: SelectionSamples = "val",
     ) -> None:
         super().__init__(0, None)
-        self.neighbours, self.scale, self.capacity = neighbours, scale, capacity
-        self.head, self.selection = head, selection
+        self.neighbours, self.scale, self.head, self.selection = neighbours, scale, head, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
     def prepare(self, federation: Federation) -> None:
@@ -88,18 +83,29 @@ class KNN(Adaptation):
     def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
         """Stores each client's features and labels, and chooses its lambda."""
         layer = self._layer(algorithm.components[0], block.federation)
-        personal = algorithm.personal_models(block.clients)
+        personal, counts = algorithm.personal_models(block.clients), block.counts()
         base, state = self._base(personal, layer, block)
-        draws = fold(algorithm.seed, Purpose.THINNED, block.index)
-        kept = block if self.capacity == 1 else block.thinned(self.capacity, draws)  # the samples that clients store
-        store = self._store(base, state, kept)
-        share = self._best(base, state, store, block)
-        share[kept.counts() == 0] = 0.0
+        some = call_with(base, _of(state, 0), one_sample(block.federation, base))[0]  # any one has the features' width
+        shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
+        features = some.new_zeros(*shape, some.shape[1])  # [C, K, D]
+        labels, positions = (
+            torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2)
+        )  # and 1; 0: none
+        if len(block.index):
+            where = (block.owner, block.ranks())
+            features[where] = _predicted(base, state, block)[0]
+            labels[where], positions[where] = block.y() + 1, block.index + 1
+        chosen = selection_samples(block, self.selection)
+        share = torch.zeros(len(counts), dtype=torch.float64, device=counts.device)
+        if len(chosen.index):
+            losses = client_means(self._losses(base, state, features, labels, positions, chosen), chosen)
+            best = losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(dim=1)  # of equal ones the smallest lambda
+            share = torch.where(counts > 0, share.new_tensor(self.lambdas)[best], share)
         network = Neighbours(base, self.neighbours, self.scale)
-        own = {"share": share, "features": store["features"], "labels": store["labels"]}
         models = {f"base.{name}": rows.unsqueeze(1) for name, rows in state.items()}
-        models |= {name: rows.unsqueeze(1).to(getattr(network, name).dtype) for name, rows in own.items()}
-        one = personal.mixture.new_ones(len(block.clients), 1)
+        models |= {"features": features.unsqueeze(1), "labels": labels.unsqueeze(1)}
+        models["share"] = share.unsqueeze(1).to(base.weights.dtype)
+        one = personal.mixture.new_ones(len(counts), 1)
         return OwnModels(network, models, one, columns={"lambda": share})
 
     def _base(self, personal: PersonalModels, layer: str, block: Block) -> tuple[FeatureMixture, Models]:
@@ -115,46 +121,19 @@ class KNN(Adaptation):
                 state[name] = models[rest][:, int(m_)]
         return base, state
 
-    def _store(self, base: FeatureMixture, state: Models, kept: Block) -> Models:
-        """The stored samples of each client: features [C, K, D], labels [C, K] (the class + 1) and positions [C, K]."""
-        counts = kept.counts()
-        some = call_with(base, _of(state, 0), one_sample(kept.federation, base))[0]  # any one has the features' width
-        shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
-        features = some.new_zeros(*shape, some.shape[1])
-        labels, positions = (torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2))
-        if len(kept.index):
-            where = (kept.owner, kept.ranks())
-            features[where] = _predicted(base, state, kept)[0]
-            labels[where], positions[where] = kept.y() + 1, kept.index + 1
-        return {"features": features, "labels": labels, "positions": positions}
-
-    def _best(self, base: FeatureMixture, state: Models, store: Models, block: Block) -> Tensor:
-        """Each client's lambda, float64 [C]: the one of the lowest loss, of equal ones the smallest."""
-        losses = base.weights.new_zeros(len(block.clients), len(self.lambdas))
-        undecided = torch.ones(len(block.clients), dtype=torch.bool, device=block.owner.device)
-        for split in ("val", "train") if self.selection == "val" else ("train",):
-            chosen = block if split == "train" else block.federation.block(block.clients, split)
-            decided = undecided & (chosen.counts() > 0)
-            if decided.any():
-                found = client_means(self._losses(base, state, store, chosen), chosen)
-                losses[decided] = found[decided]
-            undecided &= ~decided
-        best = losses.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(dim=1)
-        return torch.tensor(self.lambdas, dtype=torch.float64, device=best.device)[best]
-
-    def _losses(self, base: FeatureMixture, state: Models, store: Models, block: Block) -> Tensor:
+    def _losses(
+        self, base: FeatureMixture, state: Models, stored: Tensor, labels: Tensor, positions: Tensor, block: Block
+    ) -> Tensor:
         """-log of each label's probability for every lambda, [n, L]; a stored sample is not its own neighbour."""
         features, log_p = _predicted(base, state, block)
-        y, votes_of_y = block.y().unsqueeze(1), []
-        for c in block.owner.unique().tolist():
+        y, near = block.y().unsqueeze(1), []
+        for c in block.owner.unique_consecutive().tolist():
             mine = block.owner == c
-            same = (block.index[mine] + 1).unsqueeze(1) == store["positions"][c]
-            stored, labels = store["features"][c], store["labels"][c]
-            p = votes(features[mine], stored, labels, log_p.shape[1], self.neighbours, self.scale, same)
-            votes_of_y.append(p.gather(1, y[mine]))
-        near, base_log_p = torch.cat(votes_of_y).log(), log_p.gather(1, y)  # [n, 1]
+            same = (block.index[mine] + 1).unsqueeze(1) == positions[c]
+            p = votes(features[mine], stored[c], labels[c], log_p.shape[1], self.neighbours, self.scale, same)
+            near.append(p.gather(1, y[mine]))
         share = log_p.new_tensor(self.lambdas)
-        return -torch.logaddexp(share.log() + near, (1 - share).log() + base_log_p)
+        return -torch.logaddexp(share.log() + torch.cat(near).log(), (1 - share).log() + log_p.gather(1, y))
 
 
 def _of(state: Models, c: int) -> Models:

@@ -24,13 +24,7 @@ class _Convolutional(Redrawable):
 class CNN(_Convolutional):
     """The CNN of the papers (Reddi et al. 2021; Mansour et al. 2020, Table 4); 1,206,590 parameters for 62 classes.
 
-    Args:
-        n_outputs: number of outputs.
-        in_shape: channels, height, width.
-
-    Raises:
-        UserError: samples have another shape.
-
+    `in_shape` is channels, height, width.
     """
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
@@ -51,13 +45,7 @@ class CNN(_Convolutional):
 class ReferenceCNN(_Convolutional):
     """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
 
-    Args:
-        n_outputs: number of outputs.
-        in_shape: channels, height, width.
-
-    Raises:
-        UserError: samples have another shape.
-
+    `in_shape` is channels, height, width.
     """
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
@@ -78,17 +66,13 @@ class ReferenceCNN(_Convolutional):
 class LeNet5(_Convolutional):
     """LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998).
 
-    Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10.
-
-    Images of 28 x 28 are padded to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.
+    Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10. Images of 28 x 28 are padded
+    to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.
 
     Args:
         n_outputs: number of outputs.
         in_shape: channels, height, width.
         width: factor of the numbers of channels and units, rounded; 1.75 gives about three times the parameters.
-
-    Raises:
-        UserError: samples have another shape.
 
     """
 
@@ -112,15 +96,13 @@ class LeNet5(_Convolutional):
         )
 
 
-def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, int, int]:
+def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[int, ...]:
     """Channels, height and width of a sample; UserError if samples are no images, or too small for the network."""
     shape = tuple(in_shape)
-    fits = len(shape) == 3 and min(shape[1:]) >= at_least
     wanted = f"images (channels, height, width) of {at_least} x {at_least} pixels or more"
     got = f"the samples have shape {shape}; backbone=linear and mlp take any"
-    require(fits, f"backbone: {network} takes {wanted}, {got}")
-    channels, height, width = shape
-    return channels, height, width
+    require(len(shape) == 3 and min(shape[1:]) >= at_least, f"backbone: {network} takes {wanted}, {got}")
+    return shape
 
 
 @recorded
@@ -134,28 +116,22 @@ def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: b
         frozen_body: only the last layer trains, and it alone is sent.
 
     """
-    network = _load("mobilenet_v2", "MobileNet_V2_Weights", pretrained).requires_grad_(not frozen_body)
+    network = _of_torchvision("mobilenet_v2", pretrained, frozen_body)
     network.classifier[-1] = nn.Linear(network.last_channel, n_outputs)
     return network
 
 
 @recorded
 def ResNet18(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
-    """ResNet-18 (He et al. 2016) for colour images.
-
-    Args:
-        n_outputs: number of outputs of the replaced last layer.
-        pretrained: see `MobileNetV2`.
-        frozen_body: only the last layer trains, and it alone is sent.
-
-    """
-    network = _load("resnet18", "ResNet18_Weights", pretrained).requires_grad_(not frozen_body)
+    """ResNet-18 (He et al. 2016) for colour images; the arguments are those of `MobileNetV2`."""
+    network = _of_torchvision("resnet18", pretrained, frozen_body)
     network.fc = nn.Linear(network.fc.in_features, n_outputs)
     return network
 
 
-def _load(name: str, weights: str, pretrained: bool) -> Any:
+def _of_torchvision(name: str, pretrained: bool, frozen: bool) -> Any:
     try:
-        return torchvision.models.get_model(name, weights=f"{weights}.IMAGENET1K_V1" if pretrained else None)
+        network = torchvision.models.get_model(name, weights="IMAGENET1K_V1" if pretrained else None)
     except OSError as error:  # URLError is one
         raise UserError(f"pretrained: cannot download the weights of {name} ({error})") from error
+    return network.requires_grad_(not frozen)

@@ -47,13 +47,8 @@ class Dropout(Checked, nn.Module):
     """Zeroes elements with probability p and scales the others by 1 / (1 - p); in eval mode it does nothing.
 
     The mask comes from the buffer `key` and the element's position alone. The local solver sets a new key for every
-    (seed, round, client, step), see `fedem_lightning.local_solver`. Two dropout layers of a network need different
-    `salt`s; with the same salt they would draw the same mask.
-
-    Args:
-        p: probability of a zero, in [0, 1).
-        salt: any whole number.
-
+    (seed, round, client, step). Two dropout layers of a network need different `salt`s; with the same salt they would
+    draw the same mask.
     """
 
     key: Tensor
@@ -64,7 +59,7 @@ class Dropout(Checked, nn.Module):
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies the mask to x, which may have any shape."""
+        """Zeroes elements of x, which may have any shape."""
         if not self.training or self.p == 0:
             return x
         position = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)

@@ -18,10 +18,6 @@ from fedem_lightning.errors import UserError, imported, one_line, require
 from fedem_lightning.records.recipes import Recorded, import_path, recorded, remember
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
 
-Trains = Literal["head", "adapters", "all"]
-Pooling = Literal["mean", "first"]
-Body = nn.Module | Callable[[], nn.Module]
-
 
 class LoRA(Recorded):
     """Adapters of linear and convolution layers: W x + (alpha / r) B A x, with W frozen, A drawn and B = 0.
@@ -45,12 +41,7 @@ class LoRA(Recorded):
         self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
 
     def into(self, body: nn.Module) -> None:
-        """Puts adapters beside the layers of a network; everything else in it is frozen.
-
-        Raises:
-            UserError: peft is not installed, or no layer, or none that can have adapters, is called so.
-
-        """
+        """Puts adapters beside the layers of a network; everything else in it is frozen."""
         peft = imported("peft", "hf", "adapters")
         kinds = (nn.Linear, nn.Conv2d)
         layers = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
@@ -83,19 +74,16 @@ class Pretrained(Recorded, nn.Module):
         adapters: of trains="adapters": a `LoRA`, or its rank; None: `LoRA()`.
         pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
 
-    Raises:
-        UserError: the body cannot be made, does not say its width, or has no layers for adapters.
-
     """
 
     def __init__(
         self,
-        body: Body,
+        body: nn.Module | Callable[[], nn.Module],
         n_outputs: PositiveInt,
         width: PositiveInt | None = None,
-        trains: Trains = "head",
+        trains: Literal["head", "adapters", "all"] = "head",
         adapters: LoRA | PositiveInt | None = None,
-        pooling: Pooling = "mean",
+        pooling: Literal["mean", "first"] = "mean",
     ) -> None:
         super().__init__()
         fits = adapters is None or trains == "adapters"
@@ -174,12 +162,9 @@ class Pretrained(Recorded, nn.Module):
 
 @recorded
 def hugging_face(config: Mapping[str, Any], pooler: bool = False) -> nn.Module:
-    """An encoder of Hugging Face with drawn weights, as files name it.
+    """An encoder of Hugging Face with drawn weights, as files name it: by the configuration of its config.json.
 
-    Args:
-        config: its configuration, as in its config.json.
-        pooler: whether it has the layer for another task that some encoders have at their end.
-
+    `pooler`: whether it has the layer for another task that some encoders have at their end.
     """
     transformers, known = imported("transformers", "hf", "backbone"), dict(config)
     kind = transformers.AutoConfig.for_model(known.pop("model_type", ""), **known)

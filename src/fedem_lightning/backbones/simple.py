@@ -14,14 +14,7 @@ from fedem_lightning.settings.ranges import PositiveInt, Shape
 
 
 class Linear(Redrawable):
-    """One linear layer on the flattened features.
-
-    Args:
-        in_shape: shape of one sample.
-        n_outputs: number of outputs.
-        bias: whether the layer has a bias.
-
-    """
+    """One linear layer on the flattened features; `in_shape` is the shape of a sample."""
 
     def __init__(self, in_shape: Shape, n_outputs: PositiveInt, bias: bool = True) -> None:
         super().__init__()
@@ -33,14 +26,7 @@ class Linear(Redrawable):
 
 
 class MLP(Redrawable):
-    """A perceptron on the flattened features, with hidden layers and ReLU.
-
-    Args:
-        in_shape: shape of one sample.
-        n_outputs: number of outputs.
-        hidden: widths of the hidden layers.
-
-    """
+    """A perceptron on the flattened features (`in_shape`: of a sample), with ReLU and hidden layers of these widths."""
 
     def __init__(self, in_shape: Shape, n_outputs: PositiveInt, hidden: Sequence[PositiveInt] = (64,)) -> None:
         super().__init__()
@@ -56,21 +42,12 @@ class MLP(Redrawable):
 
 
 class Categorical(Redrawable):
-    """The logits of y, independent of x: a linear layer with the constant input 1, so that engines can stack it.
-
-    Args:
-        in_shape: shape of one sample, (1,).
-        n_outputs: labels, Y.
-
-    Raises:
-        UserError: samples have another shape.
-
-    """
+    """The logits of y, independent of x: a linear layer with the constant input 1, so that engines can stack it."""
 
     def __init__(self, in_shape: Shape = (1,), n_outputs: PositiveInt = 50) -> None:
         super().__init__()
-        fits = tuple(in_shape) == (1,)
-        require(fits, f"in_shape: Categorical is for samples without features, (1,), got {tuple(in_shape)}")
+        shape = tuple(in_shape)
+        require(shape == (1,), f"in_shape: Categorical is for samples without features, (1,), got {shape}")
         self.logits = nn.Linear(1, n_outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,8 +75,8 @@ class LSTM(nn.LSTM):
         last_h, last_c = [], []
         for k in range(self.num_layers):
             weights = [getattr(self, f"{name}_l{k}") for name in ("weight_ih", "weight_hh")]
-            biases = [getattr(self, f"{name}_l{k}") for name in ("bias_ih", "bias_hh")] if self.bias else []
-            gates = F.linear(x, weights[0], sum(biases) if biases else None)  # of all positions, [L, (B,) 4 hidden]
+            bias = getattr(self, f"bias_ih_l{k}") + getattr(self, f"bias_hh_l{k}") if self.bias else None
+            gates = F.linear(x, weights[0], bias)  # of all positions, [L, (B,) 4 hidden]
             h, c, hidden = h0[k], c0[k], []
             for gate in gates.unbind(0):
                 i, f, g, o = (gate + h @ weights[1].T).chunk(4, dim=-1)
@@ -113,15 +90,9 @@ class LSTM(nn.LSTM):
 
 
 class CharLSTM(Redrawable):
-    """The papers' model of Shakespeare: 819,920 parameters for 80 characters.
+    """The papers' model of Shakespeare: 819,920 parameters for 80 characters, which are both embedded and predicted.
 
-    Args:
-        n_outputs: Y, the number of characters, which are both embedded and predicted.
-        in_shape: (L,), the length of a window; any length is accepted.
-        embedding: size of a character's embedding.
-        hidden: width of the LSTM layers.
-        n_layers: number of LSTM layers.
-
+    `in_shape` is (L,), the length of a window; any length is accepted.
     """
 
     def __init__(

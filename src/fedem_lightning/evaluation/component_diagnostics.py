@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from scipy import special
 from scipy.optimize import linear_sum_assignment
-from scipy.spatial import distance
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
@@ -95,27 +93,32 @@ def agreement(
                 q.append(responsibilities(pi[block.clients].to(losses), losses, piece.owner))
     each = torch.cat(classes, dim=1)
     found = {"agreement": [[float((a == b).double().mean()) for b in each] for a in each]}
-    return found | explained(torch.cat(q), label=block.y(), client=block.owner) if q else found
+    if pi is None or not q:
+        return found
+    by = {"label": (block.y(), getattr(task, "n_classes", 0)), "client": (block.owner, len(block.clients))}
+    shares = {name: explained(torch.cat(q), *numbers) for name, numbers in by.items()}
+    return found | {f"explained_by_{name}": share for name, share in shares.items() if share is not None}
 
 
-def explained(q: Tensor, **by: Tensor) -> dict[str, float]:
-    """How much a sample's label, and its client, say of the component that explains it: `explained_by_...`, in [0, 1].
+def explained(q: Tensor, number: Tensor, size: int) -> float | None:
+    """How much a sample's label or client, `number` int64 [n] in 0..size-1, says of its component, q [n, M] of Eq. 8.
 
-    That is the mutual information of the component, by q [n, M] of Eq. 8, and of a number [n], as a share of the
-    components' entropy. A mixture that tells clients apart has a large share for clients; one that only splits the
-    classes has a large share for labels. With few samples a client, its share is too large by about
-    (M - 1) (C - 1) / (2 n) nats of n samples of C clients. Empty where one component has nearly all samples.
+    That is their mutual information as a share of the components' entropy. A mixture that tells clients apart has a
+    large share for clients; one that only splits the classes has a large share for labels. With few samples a client,
+    its share is too large by about (M - 1) (C - 1) / (2 n) nats of n samples of C clients. None where one component has
+    nearly all samples.
     """
-    mean = q.double().mean(dim=0).cpu().numpy()
-    entropy = special.entr(mean).sum()
-    if entropy < LEAST_ENTROPY:
-        return {}
-    table, found = pd.DataFrame(q.double().cpu().numpy()) / len(q), {}
-    for name, column in by.items():
-        joint = table.groupby(column.cpu().numpy()).sum().to_numpy()  # [K, M]
-        information = special.rel_entr(joint, np.outer(joint.sum(axis=1), mean)).sum()
-        found[f"explained_by_{name}"] = float(np.clip(information / entropy, 0.0, 1.0))
-    return found
+    joint = np.zeros((q.shape[1], size))
+    np.add.at(joint.T, number.long().cpu().numpy(), q.double().cpu().numpy())
+    p = joint / joint.sum()
+    entropy = special.entr(p.sum(axis=1)).sum()
+    information = special.rel_entr(p, np.outer(p.sum(axis=1), p.sum(axis=0))).sum()
+    return None if entropy < LEAST_ENTROPY else float(np.clip(information / entropy, 0.0, 1.0))
+
+
+def cosine_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine distance 1 - <a, b>_F / (|a| |b|) of arrays of equal shape."""
+    return float(1.0 - (a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
 def recovery_scores(
@@ -139,9 +142,9 @@ def recovery_scores(
     _, match = linear_sum_assignment(-(pi[seen].T @ true_pi[seen]))
     scores: dict[str, float | list[int]] = {"match": match.tolist()}
     if "pi" in truth:
-        scores["pi_cosine_distance"] = float(distance.cosine(pi[seen].ravel(), true_pi[seen][:, match].ravel()))
+        scores["pi_cosine_distance"] = cosine_distance(pi[seen], true_pi[seen][:, match])
     if theta is not None and "theta" in truth:
-        scores["theta_cosine_distance"] = float(distance.cosine(theta.ravel(), truth["theta"][match].ravel()))
+        scores["theta_cosine_distance"] = cosine_distance(theta, truth["theta"][match])
     if "group" in truth:
         found = match[pi[seen].argmax(axis=1)]
         scores["group_accuracy"] = float((found == truth["group"][seen]).mean())

@@ -38,7 +38,6 @@ class OfTask:
 
     @property
     def n_targets(self) -> int:
-        """The task's."""
         return self.task.n_targets
 
 
@@ -93,7 +92,6 @@ class Probabilities:
         return torch.logsumexp(predictions + log_pi.view(*log_pi.shape, *[1] * (predictions.ndim - 2)), dim=0)
 
     def answer(self, prediction: Tensor) -> Tensor:
-        """Probabilities p(. | x)."""
         return prediction.exp()
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedem_lightning.errors import require
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, TwoOrMore
 from fedem_lightning.tasks.base import Probabilities, known
@@ -35,12 +34,8 @@ class Classification(Probabilities, Checked):
     label_smoothing: BelowOne = 0.0
     weigh_training_only: bool = False
 
-    def __post_init__(self) -> None:
-        _check_weights(self.class_weights, self.n_classes)
-
     @property
     def n_outputs(self) -> int:
-        """The number of classes: one logit for each."""
         return self.n_classes
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -52,12 +47,10 @@ class Classification(Probabilities, Checked):
         return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Log-probabilities, by log-softmax."""
         return F.log_softmax(outputs, dim=-1)
 
     def outputs(self, prediction: Tensor) -> Tensor:
-        """Log-probabilities are logits, too."""
-        return prediction
+        return prediction  # log-probabilities are logits, too
 
 
 class Density(Classification):
@@ -69,7 +62,6 @@ class Density(Classification):
     measures = ("loss",)
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The losses of predictions log p [n, Y]."""
         return {"loss": super().scores(prediction, y)["loss"]}
 
 
@@ -77,9 +69,7 @@ class Density(Classification):
 class BinaryClassification(Probabilities, Checked):
     """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
 
-    Args:
-        class_weights, weigh_training_only: see `Classification`.
-
+    `class_weights` and `weigh_training_only` are those of `Classification`.
     """
 
     n_classes: Literal[2] = 2
@@ -87,30 +77,19 @@ class BinaryClassification(Probabilities, Checked):
     class_weights: Sequence[Positive] | None = None
     weigh_training_only: bool = False
 
-    def __post_init__(self) -> None:
-        _check_weights(self.class_weights, 2)
-
     n_outputs: ClassVar[int] = 1
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Logistic loss."""
         logit = outputs.squeeze(-1)  # [n]
         losses = F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
         plain = self.class_weights is None or self.weigh_training_only
         return losses if plain else losses * logit.new_tensor(self.class_weights)[y]
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Log-probabilities of both classes."""
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
 
     def outputs(self, prediction: Tensor) -> Tensor:
-        """The logit of class 1, [n, 1]."""
         return prediction[..., 1:] - prediction[..., :1]
-
-
-def _check_weights(weights: Sequence[float] | None, n_classes: int) -> None:
-    fits = weights is None or len(weights) == n_classes
-    require(fits, f"class_weights: expected {n_classes} numbers, one for each class, got {weights}")
 
 
 @dataclass(frozen=True)
@@ -119,17 +98,12 @@ class MultiLabel(Probabilities, Checked):
 
     The likelihood is that of independent labels given x: p(y | x) = prod_k p(y_k | x). A label is 1, 0, or missing.
     Predictions are log-probabilities that each label is 0, and 1: [n, K, 2].
-
-    Args:
-        n_labels: K.
-
     """
 
-    n_labels: TwoOrMore
+    n_labels: TwoOrMore  # K
 
     @property
     def n_outputs(self) -> int:
-        """K, the number of labels: one logit for each."""
         return self.n_labels
 
     @property
@@ -139,17 +113,14 @@ class MultiLabel(Probabilities, Checked):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Logistic losses, summed over the known labels: outputs [n, K], y [n, K] in {0, 1}, `MISSING` -> [n]."""
-        is_known = known(y)
-        target = torch.where(is_known, y, 0).to(outputs.dtype)
+        target = torch.where(known(y), y, 0).to(outputs.dtype)
         losses = F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
-        return torch.where(is_known, losses, 0.0).sum(dim=1)
+        return torch.where(known(y), losses, 0.0).sum(dim=1)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Log-probabilities that each label is 0, and 1: [n, K] -> [n, K, 2]."""
         return torch.stack([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)
 
     def outputs(self, prediction: Tensor) -> Tensor:
-        """The logits: [n, K, 2] -> [n, K]."""
         return prediction[..., 1] - prediction[..., 0]
 
     def answer(self, prediction: Tensor) -> Tensor:
@@ -164,11 +135,8 @@ class LanguageModel(Classification):
     The backbone's outputs are logits [n, L, Y]. Labels are aligned by the user: y[i, l] is what the model predicts at
     position l. A client's scores are means over all its known positions, not means of its sequences' means.
 
-    Args:
-        n_classes: Y, size of the vocabulary.
-        n_targets: L, by which the local solver divides the sum of a sequence's losses.
-        class_weights, label_smoothing, weigh_training_only: see `Classification`.
-
+    `n_classes` is the size of the vocabulary, `n_targets` L, by which the local solver divides the sum of a sequence's
+    losses; the others are those of `Classification`.
     """
 
     n_targets: TwoOrMore = 2

@@ -62,25 +62,21 @@ class Regression(Checked):
         return torch.tensor(self.shift, **how), torch.tensor(self.scale, **how)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """The mean of y: shift + scale * outputs."""
         if self.scale is None:
             return outputs
         shift, scale = self._units(outputs)
         return shift + scale * outputs
 
     def outputs(self, prediction: Tensor) -> Tensor:
-        """(prediction - shift) / scale."""
         if self.scale is None:
             return prediction
         shift, scale = self._units(prediction)
         return (prediction - shift) / scale
 
     def mix(self, predictions: Tensor, pi: Tensor) -> Tensor:
-        """The mixture of means sum_m pi_m h_m(x)."""
         return torch.einsum("mno,nm->no", predictions, pi.to(predictions.dtype))
 
     def answer(self, prediction: Tensor) -> Tensor:
-        """The mean of y."""
         return prediction
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
