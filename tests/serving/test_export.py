@@ -223,7 +223,7 @@ def test_all_clients_have_a_file_and_an_index(
 ) -> None:
     export(saved["own"], "--all", "--format", "torch", "--out", tmp_path / "out")
     index = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert index == {"format": "torch", "clients": {"a": "a.pt2", "b/ö": "b_ö.pt2", "B?ö": "B_ö-2.pt2"}}
+    assert index == {"format": "torch", "clients": {"a": "a.pt2", "b/ö": "b_ö.pt2", "B?ö": "B_ö~2.pt2"}}
     models, x = load_clients(saved["own"]), torch.randn(3, 4)
     for client, file in index["clients"].items():
         found = torch.export.load(tmp_path / "out" / file).module()(x)

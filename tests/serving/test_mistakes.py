@@ -19,14 +19,12 @@ MISTAKES = {
     "personalize fedem unseen.npz --few-shot 1 --out o.safetensors": "a name that ends in .csv",
     "personalize fedem unseen.npz --few-shot 1,x --out o.csv": "--few-shot: expected numbers",
     "personalize fedem untested.npz --few-shot 1 --out o.csv": "no row is a test row",
-    "predict fedem seen.npz --out fedem/clients.parquet --force": "is what the command reads",
     "predict fedavg_plus seen.npz --out p.csv": "tune their models on their own samples",
     "evaluate fedem plain.npz --split val": "--split: val, but DATA has no split",
     "evaluate fedem untested.npz": "--split: DATA has no test rows",
-    "export fedem --client clinic --format torch": "is none of the 9 clients with a model; the closest: clinic",
+    "export fedem --client clinic --format torch": "is none of the 9 clients with a model, e.g. clinic",
     "export fedem --all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
     "export fedem --all --format safetensors --out there.safetensors": "there.safetensors exists; choose another",
-    "export fedem --all --format torch --out fedem --force": "what the command reads",
     "export fedavg_plus --all --format torch": "they tune their models on their own samples; personalize them",
 }
 

@@ -16,7 +16,7 @@ from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.models.client_model import ClientModel
-from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
+from fedem_lightning.serving.rows import ClientRows, read_rows
 from helpers.serving import FEATURES
 
 
@@ -59,16 +59,6 @@ def test_clients_without_rows_are_left_out_and_rows_keep_their_order(schema: Sch
     assert rows.names[0] == "clinic 3"  # the run's client comes first
     assert rows.split is None
     assert torch.equal(x_of(rows)[:, 0], torch.tensor([0.0, 4.0, 8.0, 12.0, 16.0]))
-
-
-def test_columns_have_other_names(schema: Schema, place: Path, tmp_path: Path) -> None:
-    table = pd.read_csv(place / "unseen.csv").rename(columns={"client": "hospital", "y": "ill"})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    rows = read_rows(
-        tmp_path / "t.csv", schema, RowColumns(client_column="hospital", label_column="ill"), labelled=True
-    )
-    assert rows.names == read_rows(place / "unseen.csv", schema).names
-    assert rows.samples.labels(torch.arange(len(rows))).sum() > 0
 
 
 def test_a_table_of_training_is_transformed(tmp_path: Path) -> None:
@@ -149,7 +139,7 @@ GOOD = {**dict.fromkeys(FEATURES, 1.0), "client": "x", "y": 1}
 @pytest.mark.parametrize(
     ("frame", "line"),
     [
-        ({name: GOOD[name] for name in (*FEATURES, "y")}, "no clients (a column client); or --client NAME"),
+        ({name: GOOD[name] for name in (*FEATURES, "y")}, "no clients (client); or --client NAME"),
         ({**GOOD, "more": 2.0}, "expected 4 columns of features as in training, got 5: f0, f1, f2, f3, more"),
         ({**GOOD, "f2": "red"}, "column 'f2': expected numbers, got 'red'"),
         ({**GOOD, "client": [None, "x"]}, "missing values: column 'client' in 1 of 2 rows"),
@@ -167,8 +157,8 @@ def test_tables_that_do_not_fit(frame: dict[str, Any], line: str, schema: Schema
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"y": None}, "has no labels (an array y)"),
-        ({"client": None}, "no clients (an array client)"),
+        ({"y": None}, "has no labels (y)"),
+        ({"client": None}, "no clients (client)"),
         ({"x": np.zeros((0, 4))}, "has no rows"),
         ({"y": np.zeros(3, dtype=int)}, "y: expected labels of 72 samples as x has, got shape (3,)"),
     ],
@@ -181,21 +171,6 @@ def test_arrays_that_do_not_fit(
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(UserError, match=re.escape(line)):
         read_rows(tmp_path / "d.npz", schema, labelled=True)
-
-
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (RowColumns(label_column="ill"), "--label-column: "),
-        (RowColumns(client_column="y"), "the column y holds the labels"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_options_that_do_not_fit(columns: RowColumns, line: str, schema: Schema, place: Path) -> None:
-    with pytest.raises(UserError, match=re.escape(line)):
-        read_rows(place / "unseen.csv", schema, columns)
-    with pytest.raises(UserError, match="only a table has columns"):
-        read_rows(place / "unseen.npz", schema, columns)
 
 
 def test_images_stay_bytes(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
 from fedem_lightning.report.papers import CAVEAT, Papers
 from fedem_lightning.report.report_files import Report, write_report
 from fedem_lightning.report.scores_table import Table, choose_columns, headline, scores_table
+from fedem_lightning.run.commands import check_folder
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -39,7 +40,9 @@ def make_report(chosen: argparse.Namespace) -> None:
         require(not getattr(chosen, option) or chosen.out is not None, f"--{option}: expected --out DIR with it")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
-        _check_free(chosen)
+        figures = [f"{name}.{kind}" for name in chosen.figures or DEFAULT for kind in ("pdf", "png")]
+        compared_too = ["compare.csv"] if chosen.compare else []
+        check_folder(chosen.out, ["report.html", "report.csv", "report.tex", *compared_too, *figures], chosen.force)
     report = assemble(chosen.folders, papers)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
     report.left_out += choose_columns(report.tables, chosen.columns, chosen.intervals)
@@ -52,16 +55,6 @@ def make_report(chosen: argparse.Namespace) -> None:
         print_parts(map(Text, comparison_lines(*pair)))
     if chosen.out is not None:
         print(f"written: {one_line(chosen.out)} ({', '.join(write_report(report, chosen.out))})")
-
-
-def _check_free(chosen: argparse.Namespace) -> None:
-    """Raises UserError if --out is a file, or holds a file that the report would write over without --force."""
-    figures = [f"{name}.{kind}" for name in chosen.figures or DEFAULT for kind in ("pdf", "png")]
-    names = ["report.html", "report.csv", "report.tex", *["compare.csv"] * bool(chosen.compare), *figures]
-    require(chosen.out.is_dir() or not chosen.out.exists(), f"--out: {chosen.out} is no folder")
-    there = ", ".join(name for name in names if (chosen.out / name).exists())
-    held = f"--out: {chosen.out} already holds {there}; choose another folder, or add --force"
-    require(chosen.force or not there, held)
 
 
 def print_sweep(folder: Path) -> None:

@@ -10,12 +10,12 @@ import tempfile
 import textwrap
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fedem_lightning.errors import UserError, one_line
+from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
 from fedem_lightning.startup import is_worker_rank
 
@@ -80,6 +80,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises the error as one line, as for every mistake of the user."""
         raise UserError(f"{message}; {self.prog} --help explains")
+
+
+def check_folder(folder: Path, names: Sequence[str], force: bool) -> None:
+    """Raises UserError if --out is a file, or holds one of the files that would be written over without --force."""
+    require(folder.is_dir() or not folder.exists(), f"--out: {folder} is no folder")
+    there = ", ".join(name for name in names if (folder / name).exists())
+    require(force or not there, f"--out: {folder} already holds {there}; choose another folder, or add --force")
 
 
 @contextmanager

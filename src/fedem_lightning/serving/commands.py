@@ -7,20 +7,17 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.records import SPLITS
-from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.run.commands import Parser, check_folder, one_line_for_mistakes
 
-TABLES = (".csv", ".tsv", ".parquet")
-"""Endings of the tables that the commands read."""
-TABLES_OF_A_RUN = ("clients.parquet", "metrics.csv")
 RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
 
 
 def main_of(command: str) -> Callable[..., None]:
     """The entry point of a command; a user's mistake ends it with one line and exit code 2.
 
-    The work is `run` of a module of this room, which takes seconds to import: --help and a wrong option do not.
+    The work is a function of a module of this room, which takes seconds to import: --help and a wrong option do not.
     """
-    options, check, module = _COMMANDS[command]
+    options, check, place = _COMMANDS[command]
 
     def main(arguments: list[str] | None = None) -> None:
         with one_line_for_mistakes():
@@ -30,13 +27,8 @@ def main_of(command: str) -> Callable[..., None]:
             several = "a package of yours that RUN's model needs; can be given several times"
             parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
             chosen = parser.parse_args(arguments)
-            require(chosen.run.exists(), f"{chosen.run}: no such run or file")
-            if "data" in chosen:
-                require(chosen.data.is_file(), f"DATA: no file {chosen.data}")
-                wanted = f"DATA: expected a file that ends in .npz, {', '.join(TABLES)}, got {chosen.data.name}"
-                require(chosen.data.suffix.lower() in (".npz", *TABLES), wanted)
             check(chosen)
-            import_module(f"fedem_lightning.serving.{module}").run(chosen)
+            getattr(import_module(f"fedem_lightning.serving.{place}"), command)(chosen)
 
     return main
 
@@ -44,27 +36,27 @@ def main_of(command: str) -> Callable[..., None]:
 def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help=run)
     parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv, .tsv or .parquet")
-    group = parser.add_argument_group("DATA", "an .npz with x, client and optional y, split, names; or a table")
+    group = parser.add_argument_group(
+        "DATA",
+        "an .npz with x, client and optional y, split, names; or a table with the columns of the training table, of "
+        "vectors with client, y and split",
+    )
     group.add_argument("--client", metavar="NAME", help="all rows belong to this client; DATA then names no clients")
-    for option, default in (("--client-column", "client"), ("--label-column", "y")):
-        said = f"of a table; default: that of the training table, else {default}"
-        group.add_argument(option, metavar="COLUMN", help=said)
 
 
 def _personalize(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has"
+        "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has no split) "
+        "give the models; test rows are scored."
     )
-    parser.description += " no split) give the models; test rows are scored."
     _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
     out = "the clients' models, a .safetensors file; with --few-shot the scores, a .csv file"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
-    group = parser.add_argument_group("personalisation, where the method has these (fedem)")
-    group.add_argument("--steps", type=int, metavar="N", help="E-steps and updates of the mixture weights")
-    group = parser.add_argument_group("few samples")
+    steps = "E-steps and updates of the mixture weights, where the method has these (fedem)"
+    parser.add_argument("--steps", type=int, metavar="N", help=steps)
     shots = "instead of models, a table of scores after 0, 1, 2, ... training samples a client, as 0,1,5,all"
-    group.add_argument("--few-shot", metavar="K,...", help=shots)
-    group.add_argument("--seed", type=int, default=0, help="of the samples drawn (default: 0)")
+    parser.add_argument("--few-shot", metavar="K,...", help=shots)
+    parser.add_argument("--seed", type=int, default=0, help="of these samples (default: 0)")
 
 
 def _check_personalize(chosen: argparse.Namespace) -> None:
@@ -74,9 +66,9 @@ def _check_personalize(chosen: argparse.Namespace) -> None:
 
 def _predict(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Predicts every row of DATA with the model of its client. The file has the rows in their order, "
+        "Predicts every row of DATA with the model of its client. The file has the rows in their order, with the "
+        "columns client, class and p_CLASS, or client and mean in a regression."
     )
-    parser.description += "with the columns client, class and p_CLASS, or client and mean in a regression."
     _run_and_data(parser, RUN, "the rows")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")
 
@@ -90,13 +82,8 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_evaluate(chosen: argparse.Namespace) -> None:
-    folder = chosen.out
-    if folder is None:
-        return
-    require(folder.is_dir() or not folder.exists(), f"--out: {folder} is no folder")
-    there = [name for name in ("evaluation.json", "clients.csv", "confusion.csv") if (folder / name).exists()]
-    held = f"--out: {folder} already holds {', '.join(there)}; choose another folder, or add --force"
-    require(chosen.force or not there, held)
+    if chosen.out is not None:
+        check_folder(chosen.out, ["evaluation.json", "clients.csv", "confusion.csv"], chosen.force)
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
@@ -117,20 +104,14 @@ def _check_out(chosen: argparse.Namespace, *endings: str) -> None:
     path: Path = chosen.out
     require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
     require(not path.is_dir(), f"--out: {path} is a folder")
-    for read in (chosen.run, chosen.data):
-        parts = [read, *(read / name for name in TABLES_OF_A_RUN)] if read.is_dir() else [read]
-        require(not any(same(path, part) for part in parts), f"--out: {path} is what the command reads")
+    read = [part for part in (chosen.run, chosen.data) if path.exists() and part.exists() and path.samefile(part)]
+    require(not read, f"--out: {path} is what the command reads")
     require(chosen.force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
-
-
-def same(path: Path, other: Path) -> bool:
-    """Whether two paths lead to one file or folder, through links, `..`, or letters that the system takes for equal."""
-    return path.samefile(other) if path.exists() and other.exists() else path.resolve() == other.resolve()
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None], str]] = {
     "personalize": (_personalize, _check_personalize, "personalizing"),
     "predict": (_predict, lambda chosen: _check_out(chosen, ".parquet", ".csv"), "predicting"),
-    "evaluate": (_evaluate, _check_evaluate, "evaluating"),
+    "evaluate": (_evaluate, _check_evaluate, "predicting"),
     "export": (_export, lambda chosen: None, "exporting"),
 }

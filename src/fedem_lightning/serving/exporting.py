@@ -6,6 +6,7 @@ import json
 import re
 import tempfile
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,11 @@ from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
-from fedem_lightning.serving.commands import same
 from fedem_lightning.serving.export_formats import BATCHES, FORMATS, in_precision, input_names, measured, output_name
 from fedem_lightning.serving.model_files import load_clients, read_clients, write_clients
 
 
-def run(chosen: argparse.Namespace) -> None:
+def export(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     kind = FORMATS[chosen.format]
     folder, stem = target_of(chosen)
@@ -36,26 +36,22 @@ def run(chosen: argparse.Namespace) -> None:
         place = Path(staging)
         index, worst = write_models(models, chosen.format, place, stem)
         size = sum(file.stat().st_size for file in place.iterdir())
-        texts: dict[str, Any] = {f"{stem}.preprocessing.json" if stem else "preprocessing.json": preprocessing(models)}
-        if stem is None:
-            texts["index.json"] = {"format": chosen.format, "clients": index}
+        texts = {f"{stem}.preprocessing.json" if stem else "preprocessing.json": preprocessing(models)}
+        texts |= {} if stem else {"index.json": {"format": chosen.format, "clients": index}}
         for name, content in texts.items():
             (place / name).write_text(json.dumps(content, indent=2, default=Tensor.tolist) + "\n", encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
         for file in place.iterdir():
             file.replace(folder / file.name)
-    out = folder if stem is None else folder / f"{stem}{kind.suffix}"
-    print(f"{out}: {len(models.names)} client{'s' * (len(models.names) > 1)}, {kind.described}, {size:,} bytes")
+    n = len(models.names)
+    print(f"{chosen.out}: {n} client{'s' * (n > 1)}, {kind.described}, {size:,} bytes")
     batches = " and ".join(map(str, BATCHES))
     print(f"difference from the library: {worst:.1e} at most, on batches of {batches} random samples")
 
 
 def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
     """The folder of the files, and a single file's name without the ending; UserError if they cannot be written."""
-    path, read, kind = chosen.out.expanduser(), chosen.run, FORMATS[chosen.format]
-    beside = read / "checkpoints" if read.is_dir() else read.resolve().parent
-    apart = not same(path, read) and not same(path, beside)
-    require(apart, f"--out: {path} is what the command reads, or the folder that holds it; choose another")
+    path, kind = chosen.out.expanduser(), FORMATS[chosen.format]
     if path.suffix not in {known.suffix for known in FORMATS.values()}:
         require(not path.is_file(), f"--out: {path} is a file, expected a folder")
         taken = path.is_dir() and any(path.iterdir())
@@ -64,9 +60,8 @@ def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
     require(path.suffix == kind.suffix, f"--out: {path.name}, but --format {chosen.format} writes {kind.suffix} files")
     alone = kind.write is None or not chosen.all
     require(alone, f"--out: with --all there is a {kind.suffix} file for each client; give a folder, not {path.name}")
-    require(not path.is_dir(), f"--out: {path} is a folder, expected a file")
-    for there in (path, path.with_name(f"{path.stem}.preprocessing.json")):
-        require(not there.exists() or chosen.force, f"--out: {there} exists; choose another, or add --force")
+    there = [name for name in (path, path.with_name(f"{path.stem}.preprocessing.json")) if name.exists()]
+    require(chosen.force or not there, f"--out: {', '.join(map(str, there))} exists; choose another, or add --force")
     return path.parent, path.stem
 
 
@@ -74,10 +69,9 @@ def only(models: ClientModels, name: str) -> ClientModels:
     """One client's model, without the other clients' names and numbers of samples; UserError if there is none."""
     row, t = models.place(name), models.schema.place(name)
     if row is None:
-        require(t is None, f"--client: {name} took no part in training; personalize it first, and export that file")
-        close = difflib.get_close_matches(name, models.names, n=3)
-        some = f"the closest: {', '.join(close)}" if close else f"e.g. {', '.join(models.names[:3])}"
-        raise UserError(f"--client: {name} is none of the {len(models.names)} clients with a model; {some}")
+        close = difflib.get_close_matches(name, models.names, n=3) or models.names[:3]
+        said = f"--client: {name} is none of the {len(models.names)} clients with a model, e.g. {', '.join(close)}"
+        raise UserError(f"{said}; personalize gives others a file of models")
     n_train = torch.zeros(1, dtype=torch.int64) if t is None else models.schema.n_train[t : t + 1]
     schema = replace(models.schema, names=(name,), seen=torch.tensor([True]), n_train=n_train)
     return ClientModels((name,), models.of(torch.tensor([row])), schema)
@@ -87,13 +81,12 @@ def write_models(
     models: ClientModels, name: str, folder: Path, stem: str | None = None
 ) -> tuple[dict[str, str], float]:
     """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference."""
-    kind, worst = FORMATS[name], 0.0
+    kind, worst, personal = FORMATS[name], 0.0, models.personal
     stems = {client: stem for client in models.names} if stem else file_stems(models.names)
     if kind.write is None or kind.read is None:
-        alone = stem or (stems[models.names[0]] if len(models.names) == 1 else "clients")
-        path = folder / f"{alone}{kind.suffix}"
+        alone = stems[models.names[0]] if len(models.names) == 1 else "clients"
+        path = folder / f"{stem or alone}{kind.suffix}"
         write_clients(path, models)
-        personal = models.personal
         network = personal.components[0] if isinstance(personal, SharedModels) else personal.backbone
         again = read_clients(path, backbone=network)
         worst = max(measured(in_precision(again.model(client)), models.model(client)) for client in models.names)
@@ -102,8 +95,8 @@ def write_models(
     first: dict[bytes, str] = {}  # clients with the same weights of shared components have the same model
     for row, client in enumerate(models.names):
         file = f"{stems[client]}{kind.suffix}"
-        if isinstance(models.personal, SharedModels):
-            file = first.setdefault(models.personal.mixture[row].cpu().numpy().tobytes(), file)
+        if isinstance(personal, SharedModels):
+            file = first.setdefault(personal.mixture[row].cpu().numpy().tobytes(), file)
         if file not in index.values():
             model = models.model(client)
             kind.write(model, folder / file)
@@ -119,14 +112,12 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
     ignores case or Unicode's forms), a number follows.
     """
     stems: dict[str, str] = {}
-    taken: set[str] = set()
+    taken: Counter[str] = Counter()
     for name in names:
         plain = re.sub(r"[^\w.-]", "_", name)[:50].lstrip(".") or "client"  # 50 characters are at most 200 bytes
-        stem, number = plain, 2
-        while unicodedata.normalize("NFKC", stem.casefold()) in taken:
-            stem, number = f"{plain}-{number}", number + 1
-        taken.add(unicodedata.normalize("NFKC", stem.casefold()))
-        stems[name] = stem
+        key = unicodedata.normalize("NFKC", plain.casefold())
+        taken[key] += 1
+        stems[name] = plain if taken[key] == 1 else f"{plain}~{taken[key]}"  # no other name has a ~
     return stems
 
 

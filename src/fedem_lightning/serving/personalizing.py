@@ -11,40 +11,32 @@ import pandas as pd
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records import headline
 from fedem_lightning.serving.model_files import load, write_clients
-from fedem_lightning.serving.predicting import (
-    SHOWN_SUMS,
-    chosen_columns,
-    personalized,
-    print_scores,
-    scores_by_client,
-    write_table,
-)
+from fedem_lightning.serving.predicting import SHOWN_SUMS, print_scores, scores_by_client, write_table
 from fedem_lightning.serving.rows import ClientRows, read_rows
 
-_DIGITS = 18
-"""Of the largest number of samples that is read: it fits 64 bits."""
 
-
-def run(chosen: argparse.Namespace) -> None:
+def personalize(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     shots = None if chosen.few_shot is None else parse_shots(chosen.few_shot)
     model = load(chosen.run, chosen.trust)
+    kind = type(model).__name__
     if chosen.steps is not None:
-        require(hasattr(model, "personalize_steps"), f"--steps: {type(model).__name__} has no such steps")
+        require(hasattr(model, "personalize_steps"), f"--steps: {kind} has no such steps")
         require(chosen.steps >= 1, f"--steps: expected a number greater than or equal to 1, got {chosen.steps}")
         model = load(chosen.run, chosen.trust, personalize_steps=chosen.steps)
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
-    rows = read_rows(chosen.data, schema, chosen_columns(chosen), labelled=True)
+    rows = read_rows(chosen.data, schema, chosen.client, labelled=True)
     if shots is not None:
         table = scores(model, rows, shots, chosen.seed)
         write_table(chosen.out, table)
         measure = headline(str(column).removesuffix("_weighted") for column in table)[0]
         shown = table[["k", "samples", *(f"{measure}_{kind}" for kind in SHOWN_SUMS)]]
-        print(f"{type(model).__name__}: {measure} on test rows of {int(table.clients.max())} clients")
+        print(f"{kind}: {measure} on test rows of {int(table.clients.max())} clients")
         print(shown.to_string(index=False, float_format="%.4g"))
         print(f"written: {chosen.out}")
         return
@@ -53,12 +45,8 @@ def run(chosen: argparse.Namespace) -> None:
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
     tested = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
     write_clients(chosen.out, models)
-    places = {name: schema.place(name) for name in rows.names}
-    held_out = [name for name, place in places.items() if place is not None and not schema.seen[place]]
-    if held_out and rows.split is None:
-        print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
     n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
-    print(f"{type(model).__name__}: {n}; written: {chosen.out}")
+    print(f"{kind}: {n}; written: {chosen.out}")
     if idle := int((n_train == 0).sum()):
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
     if tested is not None:
@@ -66,13 +54,17 @@ def run(chosen: argparse.Namespace) -> None:
         print_scores(title, summarize_table(tested, "test", n_train))
 
 
+def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray) -> ClientModels:
+    """The models that the clients get from their training rows; codes: 0 train, 1 val, 2 test, -1 left out, int [n]."""
+    return model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
+
+
 def parse_shots(text: str) -> list[int | None]:
     """Numbers of samples, ascending; None is "all". UserError for anything else."""
     words = [word.strip() for word in text.split(",")]
-    wrong = [word for word in words if word != "all" and not (word.isdecimal() and len(word) <= _DIGITS)]
+    wrong = [word for word in words if word != "all" and not (word.isdecimal() and len(word) < 19)]  # it fits 64 bits
     require(not wrong, f"--few-shot: expected numbers of samples, or all, as in 0,1,5,all; got {text!r}")
-    numbers = sorted({int(word) for word in words if word != "all"})
-    return [*numbers, *[None] * ("all" in words)]
+    return [*sorted({int(word) for word in words if word != "all"}), *[None] * ("all" in words)]
 
 
 def only_shots(rows: ClientRows, k: int | None, seed: int) -> np.ndarray:
@@ -81,10 +73,10 @@ def only_shots(rows: ClientRows, k: int | None, seed: int) -> np.ndarray:
     Fewer are among those of more. The draw depends on the seed and on the client's name and rows alone.
     """
     codes = rows.codes()
+    if k is None:
+        return codes
     left = codes.copy()
     for t, name in enumerate(rows.names):
-        if k is None:
-            break
         train = np.flatnonzero((codes == 0) & (rows.client == t))
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         left[train[generator(seed, Purpose.FEW_SHOT, 1, key).permutation(len(train)) >= k]] = -1

@@ -1,48 +1,79 @@
-"""Models of many clients on rows, in blocks: predictions and scores, shown and written; the command `predict`."""
+"""Models of many clients on rows, in blocks: the commands `predict` and `evaluate`."""
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torchmetrics.functional import mean_absolute_error, r2_score
+from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
+from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import ClientMeans
+from fedem_lightning.evaluation.class_scores import of_all
+from fedem_lightning.evaluation.scores import MOST_NUMBERS, ClientMeans
+from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.records import headline, title_of_sum
-from fedem_lightning.records.files import replacing
+from fedem_lightning.records import SPLITS, headline, title_of_sum
+from fedem_lightning.records.files import replacing, write_atomically
+from fedem_lightning.run.results import finite
+from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.model_files import load_clients
-from fedem_lightning.serving.rows import ClientRows, RowColumns, read_rows
-from fedem_lightning.tasks import MultiLabel
+from fedem_lightning.serving.rows import ClientRows, read_rows
+from fedem_lightning.tasks import MultiLabel, known
 
 SHOWN_SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""
+BINS = 15
+"""Of the confidence, for the calibration error."""
 
 
-def run(chosen: argparse.Namespace) -> None:
+def predict(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     models = load_clients(chosen.run, chosen.trust)
-    rows = read_rows(chosen.data, models.schema, chosen_columns(chosen))
-    table = predictions(models, rows)
-    write_table(chosen.out, table)
+    rows = read_rows(chosen.data, models.schema, chosen.client)
+    write_table(chosen.out, predictions(models, rows))
     clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
-    print(f"{len(table)} rows of {clients} predicted; written: {chosen.out}")
+    print(f"{len(rows)} rows of {clients} predicted; written: {chosen.out}")
 
 
-def chosen_columns(chosen: argparse.Namespace) -> RowColumns:
-    """Column names of DATA, from the options of a command."""
-    return RowColumns(chosen.client, chosen.client_column, chosen.label_column)
-
-
-def personalized(model: FederatedAlgorithm, rows: ClientRows, codes: np.ndarray) -> ClientModels:
-    """The models that the clients get from their training rows; codes: 0 train, 1 val, 2 test, -1 left out, int [n]."""
-    return model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
+def evaluate(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
+    models = load_clients(chosen.run, chosen.trust)
+    rows = read_rows(chosen.data, models.schema, chosen.client, labelled=True)
+    split = chosen.split or "test"
+    require(rows.split is not None or chosen.split is None, f"--split: {split}, but DATA has no split")
+    scored = np.ones(len(rows), dtype=bool) if rows.split is None else rows.split == SPLITS.index(split)
+    n, answers = int(scored.sum()), list[tuple[Tensor, Tensor]]()
+    require(n > 0, f"--split: DATA has no {split} rows")
+    weights, meaning = _weights(rows, models.schema)
+    table = scores_by_client(models, rows, scored, split, answers)
+    if split != "train":
+        table.insert(1, "n_train", weights)
+    sums, clients = summarize_table(table, split, weights), int((table[f"n_{split}"] > 0).sum())
+    print_scores(f"{chosen.run.name}: {n} rows of {clients} clients in {chosen.data.name}", sums)
+    figures, classes, confusion = quality(models.schema, *map(torch.cat, zip(*answers, strict=True)))
+    if figures:
+        told = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())
+        print(f"all {n} {split} samples together: {told}")
+    if classes:
+        print(by_class_line(**finite(classes)))
+    print(f"weighted: by {meaning}")
+    if chosen.out is not None:
+        found = {"split": split, "scores": sums, "quality": {**figures, **classes}, "weighted by": meaning}
+        found |= {"n_samples": n, "n_clients": clients}
+        write_table(chosen.out / "clients.csv", table)
+        if confusion is not None:
+            write_atomically(chosen.out / "confusion.csv", confusion.to_csv().encode())
+        write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(found), indent=2) + "\n").encode())
+        print(f"written: {chosen.out}")
 
 
 def predicted(
@@ -57,7 +88,9 @@ def predicted(
     unknown = [name for name, place in zip(rows.names, found, strict=True) if place is None]
     said = f"DATA: {len(unknown)} of {len(rows.names)} clients have no model: {listed(unknown, 3)}"
     require(not unknown, f"{said}; personalise them first: python -m fedem_lightning.personalize --help")
-    federation = rows.federation(models.schema, codes)
+    seen = np.zeros(len(found), dtype=bool)
+    options: dict[str, Any] = {"task": models.schema.task, "names": rows.names, "seen": seen}
+    federation = Federation.from_samples(rows.samples, rows.client, codes, **options)
     personal = models.of(torch.tensor(found, dtype=torch.int64))
     block = federation.block(torch.arange(len(found)), "test")
     with torch.no_grad():
@@ -84,9 +117,7 @@ def scores_by_client(
             answers.append((means.task.answer(prediction), y))
     counts = np.bincount(rows.client[scored], minlength=len(rows.names))
     table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
-    for measure, values in means.compute().items():
-        table[f"{split}_{measure}"] = values
-    return table
+    return table.assign(**{f"{split}_{measure}": values for measure, values in means.compute().items()})
 
 
 def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
@@ -95,12 +126,11 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
     Columns: client; class and p_CLASS for each class; in a regression instead mean, or mean_0, mean_1, ...; in a
     multilabel task p_0, p_1, ..., the probability of each label.
     """
-    schema, answers = models.schema, np.zeros((0, 0))
+    schema, parts, order = models.schema, [], []
     for _, _, index, prediction in predicted(models, rows, np.full(len(rows), 2)):
-        answer = schema.task.answer(prediction).numpy()  # [b, Y] or [b, k]
-        if not answers.size:
-            answers = np.empty((len(rows), *answer.shape[1:]), dtype=answer.dtype)
-        answers[index.numpy()] = answer
+        parts.append(schema.task.answer(prediction).numpy())  # [b, Y] or [b, k]
+        order.append(index.numpy())
+    answers = np.concatenate(parts)[np.argsort(np.concatenate(order))]
     require(answers.ndim == 2, "DATA: predictions for positions fit no table; ClientModel.predict returns them")
     table = pd.DataFrame({"client": np.array(rows.names, dtype=object)[rows.client]})
     names, n = schema.class_names, answers.shape[1]
@@ -115,16 +145,54 @@ def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame(answers, columns=titles)], axis=1)
 
 
+def _weights(rows: ClientRows, schema: Schema) -> tuple[np.ndarray, str]:
+    """The numbers of training samples of the clients [K], and what they are."""
+    if rows.split is not None:
+        own = np.bincount(rows.client[rows.split == 0], minlength=len(rows.names))
+        if (own > 0).all():
+            return own, "the training rows of DATA"
+    where = [schema.place(name) for name in rows.names]
+    known = np.array([0 if t is None else int(schema.n_train[t]) for t in where])
+    if (known > 0).all():
+        return known, "the training samples of the run"
+    return np.bincount(rows.client, minlength=len(rows.names)), "the rows of DATA"
+
+
+def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float], dict[str, Any], pd.DataFrame | None]:
+    """How good predictions (`Task.answer`) are for all samples together; of a density there is nothing.
+
+    The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
+    balanced_accuracy, auroc and sensitivity (of each class), {} of sequences and of more than `MOST_NUMBERS`
+    probabilities; and numbers of samples, a row for each true class and a column for each predicted one.
+    """
+    task, names = schema.task, schema.class_names
+    if "mse" in task.measures:
+        targets = y.reshape(len(y), -1).double()
+        given = known(targets).all(dim=1)  # samples of which no target is missing
+        both = answer.flatten(1).double()[given], targets[given]
+        r2 = {"r2": float(r2_score(*both))} if len(y) > 1 else {}
+        return {"mean_absolute_error": float(mean_absolute_error(*both))} | r2, {}, None
+    if "accuracy" not in task.measures or names is None:
+        return {}, {}, None
+    p, labels = answer.flatten(0, -2).clamp(0, 1), y.flatten()  # torchmetrics would take what is beyond for logits
+    both = p[known(labels)], labels[known(labels)]
+    counts = multiclass_confusion_matrix(*both, len(names)).numpy()
+    confusion = pd.DataFrame(counts, index=pd.Index(names, name="true class"), columns=names)
+    classes: dict[str, Any] = {}
+    if task.n_targets == 1 and p.numel() <= MOST_NUMBERS:
+        classes = of_all(p.numpy(), y.numpy(), names)
+    return {"calibration_error": float(multiclass_calibration_error(*both, len(names), BINS))}, classes, confusion
+
+
 def print_scores(title: str, scores: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints a row for each measure; see `summarize`."""
-    rows = [[m, *(number(sums[kind], m) for kind in SHOWN_SUMS)] for m, sums in scores.items()]
+    """Prints a row for each measure, accuracies in percent; see `summarize`."""
+    percent = {measure: headline([measure])[1] == 100 for measure in scores}
+    rows = [
+        [m, *(f"{100 * sums[kind]:.2f} %" if percent[m] else f"{sums[kind]:.4g}" for kind in SHOWN_SUMS)]
+        for m, sums in scores.items()
+    ]
     columns = ["score", *map(title_of_sum, SHOWN_SUMS)]
     print(f"{title}\n{pd.DataFrame(rows, columns=columns).to_string(index=False)}")
-
-
-def number(value: float, measure: str = "") -> str:
-    """A score as it is shown: accuracies in percent."""
-    return f"{100 * value:.2f} %" if measure and headline([measure])[1] == 100 else f"{value:.4g}"
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -10,9 +10,7 @@ import numpy as np
 
 from fedem_lightning.data.arrays import check_clients, check_split
 from fedem_lightning.data.datamodule import ARRAYS
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
@@ -39,95 +37,67 @@ class ClientRows:
         """The split of each row, int8 [n]; without splits all rows are for training."""
         return np.zeros(len(self), dtype=np.int8) if self.split is None else self.split
 
-    def federation(self, schema: Schema, codes: np.ndarray) -> Federation:
-        """The K clients with their samples, split by `codes` (int [n]; -1: left out); none of them trains."""
-        seen = np.zeros(len(self.names), dtype=bool)
-        return Federation.from_samples(self.samples, self.client, codes, task=schema.task, names=self.names, seen=seen)
 
-
-@dataclass(frozen=True)
-class RowColumns:
-    """The one client of all rows (None: DATA names them), and columns of a table (None: those of training)."""
-
-    client: str | None = None
-    client_column: str | None = None
-    label_column: str | None = None
-
-    def given(self) -> dict[str, str]:
-        """The columns that the user has named, by option."""
-        both = {"--client-column": self.client_column, "--label-column": self.label_column}
-        return {option: name for option, name in both.items() if name is not None}
-
-
-def read_rows(path: Path, schema: Schema, columns: RowColumns = RowColumns(), labelled: bool = False) -> ClientRows:
+def read_rows(path: Path, schema: Schema, client: str | None = None, labelled: bool = False) -> ClientRows:
     """Reads DATA, an .npz with x, client and optional y, split, names, or a table; labels only if they are needed.
 
-    UserError if the file is missing or broken, or has another form than the samples of training.
+    `client` is the one client of all rows; None: DATA names them. UserError if the file is missing or broken, or has
+    another form than the samples of training.
     """
-    several = ", ".join(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ""
-    python = f"in Python model.client(NAME).predict takes a dictionary of {several}"
-    require(not several, f"DATA: the model takes samples of several arrays, the commands one array x; {python}")
-    require(schema.vocabulary is None, "DATA: the model is one of texts; the commands take arrays and tables only")
+    one_array = schema.vocabulary is None and not isinstance(schema.in_shape, Mapping)
+    python = "in Python model.client(NAME).predict takes what the model takes"
+    require(one_array, f"DATA: the model takes texts or several arrays, the commands one array x or a table; {python}")
     try:
-        found = (_from_npz if path.suffix.lower() == ".npz" else _from_table)(path, schema, columns, labelled)
+        found = _from_npz(path, schema) if path.suffix.lower() == ".npz" else _from_table(path, schema, labelled)
     except UserError as error:  # the readers call their argument `path`
         raise UserError(re.sub("^path:", "DATA:", str(error))) from error
-    require(found["x"].ndim > 0 and len(found["x"]) > 0, f"DATA: {path} has no rows")
-    require("y" in found or not labelled, f"DATA: {path} has no labels ({found['label']})")
-    if "y" in found:
-        fits = found["y"].shape[:1] == found["x"].shape[:1]
-        require(fits, f"y: expected labels of {len(found['x'])} samples as x has, got shape {found['y'].shape}")
-    n = len(found["x"])
-    client, names = _clients(found, columns, schema, n)
-    split = None if found.get("split") is None else check_split(found["split"], n)
-    samples = schema.samples_of(found["x"], schema.labels(found["y"]) if "y" in found else None)
-    return ClientRows(samples, client, names, split)
+    n = len(found["x"]) if found["x"].ndim else 0
+    require(n > 0, f"DATA: {path} has no rows")
+    if labelled:
+        require("y" in found, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
+        shape = found["y"].shape
+        require(shape[:1] == (n,), f"y: expected labels of {n} samples as x has, got shape {shape}")
+    owner, names = _clients(found, client, schema, n)
+    split = check_split(found["split"], n) if "split" in found else None
+    return ClientRows(
+        schema.samples_of(found["x"], schema.labels(found["y"]) if labelled else None), owner, names, split
+    )
 
 
-def _from_npz(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
-    for option in columns.given():
-        raise UserError(f"{option}: only a table has columns; an .npz has x, y, client")
+def _from_npz(path: Path, schema: Schema) -> dict[str, np.ndarray]:
     require(schema.features is None, "DATA: the model trained on a table; expected a .csv, .tsv or .parquet file")
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
-    found: dict[str, Any] = {n: arrays[n] for n in ("x", "client", "split", *["y"] * labelled) if n in arrays}
-    return {**found, "names": arrays.get("names"), "label": "an array y", "missing": "an array client"}
+    return arrays
 
 
-def _from_table(path: Path, schema: Schema, columns: RowColumns, labelled: bool) -> dict[str, Any]:
-    client = columns.client_column or schema.columns.get("client", "client")
-    frame = read_table(path, (client,))
+def _from_table(path: Path, schema: Schema, labelled: bool) -> dict[str, Any]:
+    """x, and of the columns of training y, client and split those that are there and are no features."""
+    roles = {"client": "client", "y": "label", "split": "split"}
+    named = {what: schema.columns.get(role, what) for what, role in roles.items() if what != "y" or labelled}
+    frame = read_table(path, (named["client"],))
     frame.columns = frame.columns.astype(str)
-    label = columns.label_column or schema.columns.get("label", "y")
-    for option, name in columns.given().items():
-        require(name in frame.columns, f"{option}: {path} has no column {name}, only {listed(list(frame.columns))}")
-    require(client != label, f"--client-column: the column {client} holds the labels")
     features = [] if schema.features is None else [column["name"] for column in schema.features.columns]
-    known = {"client": client, "y": label, "split": schema.columns.get("split", "split")}
-    known = {what: name for what, name in known.items() if name in frame.columns and name not in features}
-    read = {what: name for what, name in known.items() if what != "y" or labelled}
+    read = {what: name for what, name in named.items() if name in frame.columns and name not in features}
     check_values(frame, list(read.values()))
     found: dict[str, Any] = {what: strings_or_whole(frame[name]) for what, name in read.items() if what != "y"}
-    if "y" in read and schema.classes is None:
-        found["y"] = numbers(frame[label])
-    elif "y" in read:  # names of classes, as in training
-        found["y"] = words(frame[label]).astype(str)
-    x = schema.x_of(frame if schema.features is not None else frame.drop(columns=list(known.values())))
-    return {**found, "x": x, "names": None, "label": f"a column {label}", "missing": f"a column {client}"}
+    if "y" in read:  # names of classes, as in training
+        found["y"] = numbers(frame[read["y"]]) if schema.classes is None else words(frame[read["y"]]).astype(str)
+    return {**found, "x": schema.x_of(frame)}
 
 
 def _clients(
-    found: Mapping[str, Any], columns: RowColumns, schema: Schema, n: int
+    found: Mapping[str, Any], client: str | None, schema: Schema, n: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The client of each row [n], and the names of the clients that have rows, those of the run first, in its order."""
-    if columns.client is not None:
-        require(columns.client != "", "--client: expected a name, got none")
+    if client is not None:
         require("client" not in found, "--client: DATA names the clients of its rows; give either")
-        return np.zeros(n, dtype=np.int64), (columns.client,)
+        return np.zeros(n, dtype=np.int64), (client,)
     if "client" not in found and schema.n_clients == 1:
         return np.zeros(n, dtype=np.int64), (schema.name(0),)
-    require("client" in found, f"DATA: no clients ({found['missing']}); or --client NAME, if all rows are one client's")
-    codes, names = check_clients(found["client"], found["names"], n)
+    column = schema.columns.get("client", "client")
+    require("client" in found, f"DATA: no clients ({column}); or --client NAME, if all rows are one client's")
+    codes, names = check_clients(found["client"], found.get("names"), n)
     places = {t: schema.place(names[t]) for t in np.unique(codes).tolist()}
     present = sorted(places, key=lambda t: (places[t] is None, places[t] or 0))
     position = np.zeros(len(names), dtype=np.int64)
