@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class RoundCSVLogger(Logger):
         self.newest_before = -1  # round of the newest row that `begin` has found, also if it has dropped it
         self._columns = ["round"]
         self._changed: set[int] = set()  # rounds whose rows the file does not have
-        self._newest, self._size = -1, -1  # round of the file's last row, and its bytes
+        self._newest = math.inf  # round of the file's last row
         self._begun = False
         self._finished = 0  # rounds of finished trainings
 
@@ -77,13 +78,12 @@ class RoundCSVLogger(Logger):
 
     @rank_zero_only
     def write(self) -> None:
-        """Adds new rows to the file, which is written again if it has changed or lacks a column."""
+        """Adds new rows to the file, which is written again if it lacks a column or an earlier row has changed."""
         if not self._changed:
             return
-        new = dict.fromkeys(name for round_ in sorted(self._changed) for name in self.rows[round_])
-        columns = [*self._columns, *(name for name in new if name not in self._columns)]
-        size = self.path.stat().st_size if self.path.exists() else -1
-        adds = columns == self._columns and 0 < size == self._size and min(self._changed) > self._newest
+        names = dict.fromkeys(name for round_ in sorted(self._changed) for name in self.rows[round_])
+        columns = [*dict.fromkeys([*self._columns, *names])]
+        adds = columns == self._columns and min(self._changed) > self._newest
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         if not adds:
@@ -96,7 +96,6 @@ class RoundCSVLogger(Logger):
         else:
             write_atomically(self.path, content)
         self._columns, self._newest = columns, max(self.rows)
-        self._size = self.path.stat().st_size
         self._changed.clear()
 
     @rank_zero_only
@@ -128,21 +127,13 @@ def _read(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
     """Columns, and the cells that are not empty by round; without a last line that a kill has cut off."""
     if not path.exists():
         return [], {}
-    rows: dict[int, dict[str, str]] = {}
-    line, before = 1, -1
     try:
         text = regular(path).read_bytes().decode().rpartition("\n")[0]
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        for row in table:
-            line += 1
-            cells = {name: cell for name, cell in row.items() if cell != ""}
-            round_, *_ = int(cells.pop("round")), *map(float, cells.values())  # a row of another length has None
-            if round_ <= before:
-                raise ValueError
-            rows[round_], before = cells, round_
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        found = [{name: cell for name, cell in row.items() if cell != ""} for row in table]
+        rows = {int(cells.pop("round")): cells for cells in found}
+        [*map(float, (cell for cells in found for cell in cells.values()))]  # a row of another length has None
+    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
         advice = "put back what the run wrote, or move it away and go on without its rows"
-        raise UserError(f"{path}: another program has changed it, see line {line}; {advice}") from error
+        raise UserError(f"{path}: unreadable, or another program has changed it ({error}); {advice}") from error
     return list(table.fieldnames or []), rows

@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from fedem_lightning.errors import Interrupted, UserError, imported, one_line
 from fedem_lightning.records import SPLITS
 from fedem_lightning.records.configs import resolved
-from fedem_lightning.records.files import regular, write_atomically
+from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
 from fedem_lightning.settings.keys import flatten
 from fedem_lightning.startup import is_worker_rank
@@ -51,7 +51,9 @@ class Trackers(pl.Callback):
         self.folder = folder
         self.config = flatten(resolved(OmegaConf.to_container(config, resolve=False)))  # type: ignore[arg-type]
         self.loggers: dict[str, Logger] = {}
-        self._ids, self._sent = _ids(folder), dict[str, int]()
+        known = folder / "trackers.json"
+        self._ids: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
+        self._sent: dict[str, int] = {}
         self._open = -1  # round of W&B's newest row
         group, tags = run_names(choices, overrides, config.seed)
         silent = is_worker_rank() or config.trainer.get("fast_dev_run")
@@ -96,7 +98,7 @@ class Trackers(pl.Callback):
                 self._ids[key] = str(logger.version)
             except Exception as error:  # no server, no such project, a wrong option
                 raise UserError(f"logger.{key}: {one_line(error)}") from error
-        self._keep_ids()
+            self._keep_ids()
 
     def _newest_of(self, logger: Logger, rows: RoundCSVLogger) -> int:
         """The newest round that a logger has, which continues its run; -1: it has none."""
@@ -106,8 +108,7 @@ class Trackers(pl.Callback):
         return int(self._ids.get(_CLOSED, -1)) if run.offline or run.disabled else int(run.step) - 1
 
     def _keep_ids(self) -> None:
-        if self.loggers:
-            write_atomically(self.folder / "trackers.json", (json.dumps(self._ids) + "\n").encode())
+        write_atomically(self.folder / "trackers.json", (json.dumps(self._ids) + "\n").encode())
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Sends the rows that a logger does not have."""
@@ -125,14 +126,14 @@ class Trackers(pl.Callback):
             logger.save()
 
     def report(self, results: Mapping[str, Any], clients: pd.DataFrame, figures: Sequence[Path]) -> None:
-        """Sends the summary, the figures and the clients' table of a finished run."""
+        """Sends the scores and the figures of a finished run, and to W&B and MLflow its clients' table."""
         if not self.loggers:
             return
-        file = self.folder / "metrics.csv"
-        curves, rounds = pd.read_csv(file) if file.exists() else pd.DataFrame({"round": []}), results["rounds"]
+        file, rounds = self.folder / "metrics.csv", results["rounds"]
+        curves = pd.read_csv(file) if file.exists() else pd.DataFrame({"round": []})
         scores = named_scores(results) | best_scores(results)
         last = curves[curves["round"] == rounds].dropna(axis=1).columns
-        late = {name: value for name, value in scores.items() if name in curves and name not in last}
+        late = {name: value for name, value in scores.items() if name not in last}
         for logger in self.loggers.values():
             if isinstance(logger, WandbLogger):
                 import wandb
@@ -144,7 +145,7 @@ class Trackers(pl.Callback):
                 logger.experiment.log({**late, **media}, step=step, commit=True)
                 logger.experiment.summary.update(scores | other_numbers(results))
             elif isinstance(logger, MLFlowLogger):
-                logger.log_metrics({name: value for name, value in scores.items() if name not in last}, rounds)
+                logger.log_metrics(late, rounds)
                 for path in (self.folder / "results.json", self.folder / "clients.parquet", *figures):
                     logger.experiment.log_artifact(logger.run_id, str(path), "figures" if path in figures else None)
             elif isinstance(logger, TensorBoardLogger):
@@ -166,13 +167,6 @@ class Trackers(pl.Callback):
                 wandb.finish(exit_code=0 if error is None else 1)
                 self._ids[_CLOSED] = str(self._sent[key])
                 self._keep_ids()
-
-
-def _ids(folder: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads(regular(folder / "trackers.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def _wandb_mode(options: Mapping[str, Any]) -> str:
