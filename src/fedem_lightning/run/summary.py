@@ -1,5 +1,6 @@
 """The summary table at the end of a run."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,14 @@ from fedem_lightning.errors import one_line
 from fedem_lightning.records import bytes_in_words, headline, in_words, title_of_sum
 from fedem_lightning.settings.keys import implied_adaptation, method_title
 
+_TRUTH = {
+    "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
+    "theta_cosine_distance": "components' cosine distance {:.2g}",
+    "group_accuracy": "clients in their true group {:.1%}",
+    "adjusted_rand_index": "adjusted Rand index {:.2f}",
+    "groups_found": "{} groups found",
+}
+"""What is said of `recovery`."""
 _BY_LABEL = 0.2
 """Share of a component's entropy that labels explain, above which a run says so if clients explain less."""
 
@@ -42,24 +51,40 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
         table.add_row("Bayes ceiling, test", *(_number(reference[key], factor) for key in keys))
     console = console or Console(markup=False, emoji=False)
     console.print(table)
-    seconds, sent, engine = results["seconds"], results["communication"], results["engine"]["name"]
-    per_round = "no round" if seconds["per_round"] is None else f"{seconds['per_round']:.3g} s a round"
-    lines = [
-        *_data_lines(results.get("data") or {}),
-        *not_finite_lines(results),
-        *_class_lines(results.get("class_scores")),
-        *_label_lines(results.get("label_scores")),
-        *_minimum_lines(results),
-        *_recovery_lines(results["recovery"]),
-        *_component_lines(results.get("components", {})),
-        f"training {seconds['training']:.1f} s ({per_round}, engine {engine}), total {seconds['total']:.1f} s",
-        f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down",
-        *_time_lines(sent.get("time", {}), results.get("stragglers", 0)),
-        *_rejected_lines(results),
-        *([privacy_line(results["privacy"], results["n_clients"])] if results.get("privacy") else []),
-    ]
-    for line in lines:
+    for line in _lines(results):
         console.print(line, highlight=False, markup=False, emoji=False)
+
+
+def _lines(results: dict[str, Any]) -> Iterator[str]:
+    """What stands below the table."""
+    notes, seconds, sent = results.get("data") or {}, results["seconds"], results["communication"]
+    said = {"features": "", "targets": "", "task": "dataset.task: ", "missing_labels": "missing labels: "}
+    said["samples_without_labels"] = "samples without labels: "
+    yield from (f"{before}{notes[key]}" for key, before in said.items() if notes.get(key))
+    yield from not_finite_lines(results)
+    if classes := results.get("class_scores"):
+        yield from _class_lines(classes)
+    if labels := results.get("label_scores"):
+        f1, precision = (_number(labels[name]["pooled"], 100.0) for name in ("macro_f1", "mean_average_precision"))
+        yield f"test samples of all clients together: macro F1 {f1} %, mean average precision {precision} %"
+    if (minimum := results["reference"].get("minimum_loss")) is not None:
+        loss = results["test"]["loss"]["weighted"]
+        yield f"test loss {loss:.3f} nats, weighted; the least that a client's model could reach: {minimum:.3f}"
+    if truth := [text.format(results["recovery"][key]) for key, text in _TRUTH.items() if key in results["recovery"]]:
+        yield f"compared with the truth: {', '.join(truth)}"
+    yield from _component_lines(results.get("components", {}))
+    per_round = "no round" if seconds["per_round"] is None else f"{seconds['per_round']:.3g} s a round"
+    engine = results["engine"]["name"]
+    yield f"training {seconds['training']:.1f} s ({per_round}, engine {engine}), total {seconds['total']:.1f} s"
+    yield f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down"
+    if times := [f"{time:.4g} ({name})" for name, time in sent.get("time", {}).items()]:
+        late = results.get("stragglers", 0)
+        missed = f"; {late} times a client missed the deadline" if late else ""
+        yield f"simulated time: {', '.join(times)}{missed}"
+    if results.get("rejected_updates"):
+        yield _rejected_line(results["rejected_updates"], (results.get("faults") or {}).get("clients", []))
+    if results.get("privacy"):
+        yield privacy_line(results["privacy"], results["n_clients"])
 
 
 def print_result(results: dict[str, Any], title: str | None = None) -> None:
@@ -86,27 +111,16 @@ def not_finite_lines(results: dict[str, Any]) -> list[str]:
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
 
 
-def _label_lines(found: dict[str, Any] | None) -> list[str]:
-    """A line about the labels of a multi-label task."""
-    if not found:
-        return []
-    f1, precision = (_number(found[name]["pooled"], 100.0) for name in ("macro_f1", "mean_average_precision"))
-    return [f"test samples of all clients together: macro F1 {f1} %, mean average precision {precision} %"]
-
-
-def _class_lines(found: dict[str, Any] | None) -> list[str]:
+def _class_lines(found: dict[str, Any]) -> Iterator[str]:
     """Lines about imbalanced classes; none if they are balanced."""
-    if not (found and found["imbalanced"]):
-        return []
-    base = f"{100 * found['majority_accuracy']['pooled']:.1f} %"
-    lines = [
-        f"imbalanced classes: a client's majority class is right for {base} of the test samples; "
-        f"{found['worse_than_majority']:.0%} of the clients' models are worse than that"
-    ]
-    if "auroc" not in found:
-        return lines
-    balanced, auroc = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
-    return [*lines, f"test, pooled: {by_class_line(balanced, auroc, found['sensitivity'])}"]
+    if not found["imbalanced"]:
+        return
+    base, worse = f"{100 * found['majority_accuracy']['pooled']:.1f} %", f"{found['worse_than_majority']:.0%}"
+    majority = f"a client's majority class is right for {base} of the test samples"
+    yield f"imbalanced classes: {majority}; {worse} of the clients' models are worse than that"
+    if "auroc" in found:
+        balanced, auroc = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
+        yield f"test, pooled: {by_class_line(balanced, auroc, found['sensitivity'])}"
 
 
 def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitivity: dict[str, float | None]) -> str:
@@ -132,56 +146,19 @@ def _number(value: float | None, factor: float) -> str:
     return "-" if value is None else f"{factor * value:.2f}" if factor > 1 else f"{value:.4g}"
 
 
-def _time_lines(times: dict[str, float], stragglers: int) -> list[str]:
-    parts = [f"{time:.4g} ({name})" for name, time in times.items()]
-    late = f"; {stragglers} times a client missed the deadline" if stragglers else ""
-    return [f"simulated time: {', '.join(parts)}{late}"] if parts else []
-
-
-def _rejected_lines(results: dict[str, Any]) -> list[str]:
+def _rejected_line(number: int, clients: list[dict[str, Any]]) -> str:
     """A line about the updates that were left out: how many, and whose."""
-    number, found = results.get("rejected_updates", 0), results.get("faults") or {}
-    if not number:
-        return []
-    clients = sorted(found.get("clients", []), key=lambda entry: -entry["rounds"])
     shown = [
         f"client {one_line(entry['name'])[:40]} ({entry['rounds']} times, {entry['reason']}, "
         f"first in round {entry['first_round']})".replace("(1 times,", "(once,")
-        for entry in clients[:5]
+        for entry in sorted(clients, key=lambda entry: -entry["rounds"])[:5]
     ]
-    n_clients = len({entry["client"] for entry in clients})
     more = [f"and {len(clients) - len(shown)} more: results.json"] if len(clients) > len(shown) else []
-    updates = "1 update" if number == 1 else f"{number} updates"
+    n_clients = len({entry["client"] for entry in clients})
     of = f" of {n_clients} client{'s' * (n_clients != 1)}" if n_clients else ""
+    updates = "1 update" if number == 1 else f"{number} updates"
     were = "was" if number == 1 else "were"
-    return [f"{updates}{of} {were} rejected" + (f": {', '.join([*shown, *more])}" if shown else "")]
-
-
-def _data_lines(notes: dict[str, Any]) -> list[str]:
-    """Lines about a table's features, standardised targets, a task that was found and not given, and missing labels."""
-    found = f"dataset.task: {notes['task']}" if "task" in notes else ""
-    missing = f"missing labels: {notes['missing_labels']}" if "missing_labels" in notes else ""
-    dropped = f"samples without labels: {notes['samples_without_labels']}" if "samples_without_labels" in notes else ""
-    return [line for line in (notes.get("features"), notes.get("targets"), found, missing, dropped) if line]
-
-
-def _minimum_lines(results: dict[str, Any]) -> list[str]:
-    if "minimum_loss" not in results["reference"]:
-        return []
-    loss, minimum = results["test"]["loss"]["weighted"], results["reference"]["minimum_loss"]
-    return [f"test loss {loss:.3f} nats, weighted; the least that a client's model could reach: {minimum:.3f}"]
-
-
-def _recovery_lines(recovery: dict[str, Any]) -> list[str]:
-    shown = {
-        "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
-        "theta_cosine_distance": "components' cosine distance {:.2g}",
-        "group_accuracy": "clients in their true group {:.1%}",
-        "adjusted_rand_index": "adjusted Rand index {:.2f}",
-        "groups_found": "{} groups found",
-    }
-    parts = [text.format(recovery[key]) for key, text in shown.items() if key in recovery]
-    return ["compared with the truth: " + ", ".join(parts)] if parts else []
+    return f"{updates}{of} {were} rejected" + (f": {', '.join([*shown, *more])}" if shown else "")
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:
