@@ -39,7 +39,6 @@ ROWS = {
     "algorithm.client_optimizer.lr=1e38": "training diverged: in round 1 the mean of the updates overflows",
     "algorithm.server_optimizer.lr=-1": "algorithm.server_optimizer: Invalid learning rate: -1",
     "algorithm.shared=bdy": "algorithm.shared: expected 'body' or 'str' instances are not allowed as",
-    "algorithm.pretrained=[nope]": "algorithm.pretrained: the backbone has no part called nope",
     "algorithm=fedper algorithm.head=nowhere": "algorithm.head: 'nowhere' is in no parameter's name",
     "algorithm=clustered algorithm.eps1=often": "algorithm.eps1: expected a valid number or 'auto', got 'often'",
     "algorithm=agnostic": "dataset.domains: Agnostic needs the domain of every sample",

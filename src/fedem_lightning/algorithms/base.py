@@ -64,7 +64,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
             are copies. Those of a network of this package draw new values, unless you have changed its own.
         n_clients: T of the federation, the unseen clients included.
         n_components: M.
-        pretrained: parts of the backbone (`features`, `layer1.0`) that start in all components as in component 0.
         client_optimizer: of the local solver: `ClientSGD`, `ClientAdam` or `ClientAdamW`; None: ClientSGD().
         server_optimizer: makes the optimiser that takes the pseudo-gradient, theta - aggregate; None: SGD with lr 1,
             the plain average.
@@ -198,7 +197,6 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         n_clients: PositiveInt,
         n_components: PositiveInt = 1,
         *,
-        pretrained: Sequence[str] | str = (),
         client_optimizer: AnyClientOptimizer | None = None,
         server_optimizer: ServerOptimizer | None = None,
         local_epochs: Positive = 1,
@@ -224,8 +222,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
-        parts = [pretrained] if isinstance(pretrained, str) else list(pretrained)
-        self.components = make_components(backbone, n_components, seed, parts)
+        self.components = make_components(backbone, n_components, seed)
         self.states, self.statistics, self.round_metrics = States(self), Statistics(), RoundMetrics()
         plain_average = functools.partial(torch.optim.SGD, lr=1.0)
         self.server = Server(self.components, server_optimizer or plain_average, self.optimizers)

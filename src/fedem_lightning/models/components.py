@@ -1,7 +1,6 @@
 """Construction of the M components from one backbone."""
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -14,7 +13,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.backbones.simple import LSTM
-from fedem_lightning.errors import UserError, given, require
+from fedem_lightning.errors import UserError, given, one_line, require
 from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records.recipes import remember_call
@@ -23,7 +22,7 @@ Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""
 
 
-def make_components(backbone: Backbone, n_components: int, seed: int, pretrained: Sequence[str] = ()) -> nn.ModuleList:
+def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.ModuleList:
     """M components. They start different where the user's function, or a network of this package, draws new values.
 
     Component 0 is the backbone as given. The others are made by the function, with a seed of (seed, component). Where a
@@ -32,16 +31,8 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
     same tensors in all components. `nn.Dropout` layers are replaced by ours, whose masks depend on neither engine nor
     block; `nn.LSTM` by one that can be stacked; BatchNorm by layers that accept batches of one value.
 
-    Args:
-        backbone: the network, or a function that makes it.
-        n_components: M.
-        seed: of components 1..M-1.
-        pretrained: names of the parts of the network that start in all components as in component 0.
-
-    Raises:
-        UserError: no parameter trains; no parameter belongs to a name in `pretrained`; the function
-            returned no network, or one that shares trained parameters with an earlier one; it cannot be copied.
-
+    UserError: no parameter trains; the function returned no network, or one that shares trained parameters with an
+    earlier one; the network cannot be copied.
     """
     components: list[nn.Module] = []
     made: list[nn.Module] = []  # by the function
@@ -57,13 +48,11 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
                 made.append(_made(backbone, made))
                 component = copied(made[-1])  # a caller may use it elsewhere
         _exchange_layers(component.train())
-        if m == 0:
-            _check_trained(component, pretrained)
-        else:
+        if m > 0:
             share_frozen(component, components[0])
-            kept = {name: t for name, t in components[0].state_dict().items() if within(name, pretrained)}
-            component.load_state_dict(kept, strict=False)
         components.append(component)
+    some = bool(trained_parameters(components[0]))
+    require(some, "backbone: no parameter has requires_grad=True, so there is nothing to train")
     first = type(components[0])
     if issubclass(first, pl.LightningModule) and first.training_step is not pl.LightningModule.training_step:
         said = "of which forward alone is used; the loss is the task's, the steps client_optimizer's"
@@ -76,20 +65,16 @@ def make_components(backbone: Backbone, n_components: int, seed: int, pretrained
 def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Module:
     """The next network of a function, which shares no trained parameters with the earlier ones."""
     try:
-        inspect.signature(function).bind()
+        new = function()
     except TypeError as error:
         what = "expected a network or a function without arguments that makes one"
         raise UserError(f"backbone: {what}, got {given(function)} ({error})") from error
-    except ValueError:  # written in C, and does not say
-        pass
-    new = function()
     require(isinstance(new, nn.Module), f"backbone: the function returned {new!r:.50}, expected a network")
     _check_network(new)
     mine = {id(parameter) for parameter in trained_parameters(new).values()}
     apart = not any(id(p) in mine for network in earlier for p in trained_parameters(network).values())
-    way_out = "give the network itself, of which every component is a copy"
     said = "backbone: the function returned networks that share parameters, expected a new network in every call"
-    require(apart, f"{said} (or {way_out})")
+    require(apart, f"{said} (or give the network itself, of which every component is a copy)")
     return remember_call(new, function)
 
 
@@ -97,13 +82,10 @@ def _check_network(network: nn.Module) -> None:
     """Raises UserError for networks that do not take other parameters in place of their own."""
     for layer in network.modules():
         kind = type(layer).__name__
-        script = isinstance(layer, torch.jit.ScriptModule)
-        require(not script, f"backbone: expected a network in Python, got a {kind}; give what it was made from")
-        wrapped = isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel)
-        require(not wrapped, f"backbone: expected the network alone, got it in a {kind}; the Trainer has devices")
-        for parameter in layer.parameters(recurse=False):
-            require(not is_lazy(parameter), f"backbone: {kind} has no shape yet; run a sample through it beforehand")
-            require(not parameter.is_meta, f"backbone: {kind} is on the device meta, which holds no values")
+        plain = not isinstance(layer, torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel)
+        require(plain, f"backbone: expected the network alone, in Python, got it in a {kind}")
+        lazy = any(is_lazy(parameter) for parameter in layer.parameters(recurse=False))
+        require(not lazy, f"backbone: {kind} has no shape yet; run a sample through it beforehand")
 
 
 def copied(network: nn.Module) -> nn.Module:
@@ -111,8 +93,7 @@ def copied(network: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever a network holds: tensors of a graph, locks, files
-        reason = " ".join(str(error).split())
-        raise UserError(f"backbone: {type(network).__name__} cannot be copied ({reason:.150})") from error
+        raise UserError(f"backbone: {type(network).__name__} cannot be copied ({one_line(error):.150})") from error
 
 
 def start_equal(components: nn.ModuleList) -> bool:
@@ -124,16 +105,6 @@ def start_equal(components: nn.ModuleList) -> bool:
 def within(name: str, parts: Sequence[str]) -> bool:
     """Whether a tensor belongs to one of the parts, as `features.0.weight` belongs to `features`."""
     return any(name == part or name.startswith(f"{part}.") for part in parts)
-
-
-def _check_trained(component: nn.Module, pretrained: Sequence[str]) -> None:
-    names = [name for name, _ in component.named_parameters()]
-    some = bool(trained_parameters(component))
-    require(some, "backbone: no parameter has requires_grad=True, so there is nothing to train")
-    parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
-    for part in pretrained:
-        known = any(within(name, [part]) for name in names)
-        require(known, f"pretrained: the backbone has no part called {part}; it has {parts}")
 
 
 def _exchange_layers(module: nn.Module) -> None:
@@ -183,17 +154,13 @@ def dropout_keys(module: nn.Module) -> list[str]:
     return [f"{name}.key" if name else "key" for name in names]
 
 
-def constants(network: nn.Module) -> list[str]:
-    """Names of the buffers that a `state_dict` leaves out."""
-    layers = network.named_modules()
-    return [f"{p}.{name}" if p else name for p, layer in layers for name in layer._non_persistent_buffers_set]
-
-
 def model_state(component: nn.Module) -> Models:
     """The parameters and buffers of a component's model, without gradients and without frozen tensors.
 
     Buffers that a `state_dict` leaves out are constants of the network.
     """
-    others = {*dropout_keys(component), *frozen_buffers(component), *constants(component)}
+    layers = component.named_modules()
+    constants = [f"{p}.{name}" if p else name for p, layer in layers for name in layer._non_persistent_buffers_set]
+    others = {*frozen_buffers(component), *constants}
     tensors = [*trained_parameters(component).items(), *component.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name not in others}
