@@ -20,8 +20,7 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.data.__main__ import main
-from fedem_lightning.data.describe import describe, label_counts
+from fedem_lightning.data.__main__ import describe, label_counts, main
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.text import split_in_order, window_starts
 from fedem_lightning.engine.base import Engine

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import FederatedDataModule, UserError
-from fedem_lightning.data.describe import describe
+from fedem_lightning.data.__main__ import describe
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel

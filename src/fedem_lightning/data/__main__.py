@@ -2,12 +2,18 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from fedem_lightning.data.names import printable
 from fedem_lightning.data.sources import SOURCES, fetch, kept_copy
 from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+
+if TYPE_CHECKING:
+    from fedem_lightning.data.federation import Federation
 
 # Modules that are slow to import are imported by the command that uses them.
 
@@ -54,12 +60,65 @@ def _download(chosen: argparse.Namespace) -> None:
 def _describe(chosen: argparse.Namespace) -> None:
     config = _compose([f"dataset={chosen.dataset}", *chosen.overrides])
     from hydra.utils import instantiate
+    from rich.console import Console
+    from rich.table import Table
 
-    from fedem_lightning.data.describe import print_description
     from fedem_lightning.run.gate import check_group
 
     check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))
-    print_description(instantiate(config.dataset).federation)
+    table = Table(show_header=False)
+    for name, value in describe(instantiate(config.dataset).federation).items():
+        table.add_row(name.replace("_", " "), printable(repr(value) if name == "vocabulary" else str(value)))
+    Console(markup=False, emoji=False).print(table)
+
+
+def label_counts(federation: "Federation") -> np.ndarray | None:
+    """Samples of each class of each client, int64 [T, Y]; None without classes, and where a sample has several labels.
+
+    In text, the class of a window is its last target: with stride 1 every character counts about once.
+    """
+    from fedem_lightning.data.arrays import has_several
+    from fedem_lightning.data.samples import Windows
+    from fedem_lightning.tasks import Regression
+
+    task, samples = federation.task, federation.samples
+    if isinstance(task, Regression) or has_several(task):
+        return None
+    counts = np.zeros((federation.n_clients, getattr(task, "n_classes", task.n_outputs)), dtype=np.int64)
+    for split in federation.splits.values():
+        client = np.repeat(np.arange(len(counts)), split.counts().numpy())
+        y = samples.codes[split.index + samples.length] if isinstance(samples, Windows) else samples.labels(split.index)
+        np.add.at(counts, (client, y.numpy()), 1)
+    return counts
+
+
+def describe(federation: "Federation") -> dict[str, Any]:
+    """Statistics of a federation as plain numbers; docs/data.md defines them."""
+    sizes = np.stack([split.counts().numpy() for split in federation.splits.values()])  # [split, T]
+    counts, total = label_counts(federation), sizes.sum(axis=0)
+    facts: dict[str, Any] = {
+        "clients": federation.n_clients,
+        "seen": int(federation.seen.sum()),
+        "samples": int(total.sum()),
+        **{f"{name} samples": int(n) for name, n in zip(federation.splits, sizes.sum(axis=1), strict=True)},
+        "sample shape": federation.in_shape,
+        "samples a client": f"{total.min()} to {total.max()}, median {int(np.median(total))}",
+    }
+    if counts is not None:
+        own = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))  # label shares of each client [T, Y]
+        pooled = counts.sum(axis=0) / max(1, counts.sum())
+        distance = np.abs(own - pooled).sum(axis=1) / 2  # total variation, [T]
+        facts["classes"] = f"{int((counts.sum(axis=0) > 0).sum())} of {counts.shape[1]} occur"
+        facts["classes a client"] = f"{np.count_nonzero(counts, axis=1).mean():.1f} on average"
+        meaning = "total variation between a client's labels and all, weighted by samples: 0 alike, 1 disjoint"
+        facts["heterogeneity"] = f"{np.average(distance, weights=total):.3f} ({meaning})"
+    if "group" in federation.truth:
+        facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
+    if federation.domains is not None:
+        names, domain = federation.domains[0], federation.domains[1].numpy()  # [p], [positions]
+        n_samples = np.bincount(domain[domain >= 0], minlength=len(names)).tolist()
+        facts["samples by domain"] = ", ".join(f"{name} {n}" for name, n in zip(names, n_samples, strict=True))
+    return {**facts, **federation.notes, "digest": federation.digest()}
 
 
 if __name__ == "__main__":

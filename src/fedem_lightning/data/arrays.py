@@ -166,12 +166,12 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
     return y, n_classes
 
 
-def labels_of_task(task: Task, y: np.ndarray, n: int) -> np.ndarray:
+def labels_of_task(task: Task, y: np.ndarray) -> np.ndarray:
     """New labels of the task of a model, checked: of one with several a sample, or real targets."""
     name: TaskName = "multilabel" if isinstance(task, MultiLabel) else "language" if has_several(task) else "regression"
-    found, _ = checked_labels(name, y, getattr(task, "n_classes", None), n)
-    fits = name == "regression" or found[0].size == task.n_targets
-    require(fits, f"y: expected {task.n_targets} labels for each sample as in training, got {found[0].size}")
+    found, _ = checked_labels(name, y, getattr(task, "n_classes", None), len(y))
+    size = task.n_targets if has_several(task) else task.n_outputs
+    require(found[0].size == size, f"y: expected {size} labels for each sample as in training, got {found[0].size}")
     unknown = np.flatnonzero(~has_any(found))
     require(not len(unknown), f"y: no label is known of sample {listed(map(str, unknown))}")
     return found

@@ -32,8 +32,7 @@ class Block:
     @property
     def keys(self) -> Tensor:
         """The clients' keys, from which their random numbers are drawn, int64 [C]."""
-        keys = self.federation.keys
-        return self.clients if keys is None else keys[self.clients]
+        return self.clients if self.federation.keys is None else self.federation.keys[self.clients]
 
     def counts(self) -> Tensor:
         """Samples of each client, int64 [C]."""

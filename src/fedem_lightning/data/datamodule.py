@@ -1,7 +1,6 @@
 """The data module for Lightning: an epoch is a round, its only batch the federation; and the one of an .npz."""
 
 import reprlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,26 +18,12 @@ from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, p
 from fedem_lightning.settings.check import check_arguments, grouped
 
 
-class OneBatch:
-    """An iterable of the one federation; Lightning would read a list as a list of data loaders."""
-
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
-
-    def __iter__(self) -> Iterator[Federation]:
-        return iter((self.federation,))
-
-    def __len__(self) -> int:
-        return 1
+class OneBatch(tuple[Federation]):
+    """The one federation; Lightning would read a list or a plain tuple as several data loaders."""
 
 
 class FederatedDataModule(Recorded, pl.LightningDataModule):
-    """Passes a federation to the Trainer. The algorithm draws the round's cohort; evaluation uses all clients.
-
-    Args:
-        federation: the data of all clients.
-
-    """
+    """Passes a federation to the Trainer. The algorithm draws the round's cohort; evaluation uses all clients."""
 
     remote: Any = None  # `protocol.RemoteClients`, where the samples are elsewhere
 
@@ -124,7 +109,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
 
     def train_dataloader(self) -> OneBatch:
         """A loader of one batch, the federation; so are the others."""
-        return OneBatch(self.federation)
+        return OneBatch((self.federation,))
 
     val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 

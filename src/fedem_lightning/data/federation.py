@@ -23,37 +23,21 @@ class Federation:
     """Samples of T clients, with their splits. Build one with `from_arrays` or through a data module.
 
     It is no dataclass, because Lightning's precision plugins would copy a dataclass, tensor by tensor, every round.
-
-    Args:
-        samples: features and labels by position.
-        splits: "train", "val", "test".
-        names: names of the clients, [T].
-        seen: bool [T]; the unseen clients take no part in training.
-        task: loss and label space.
-        truth: ground truth of generated data, by client or component: "pi" [T, M], "theta" [M, d], "group" [T],
-            "distribution" [T, Y], "bayes_accuracy" and "minimum_loss" [T].
-        augmentation: of training batches.
-        notes: where the samples come from, which were left out and why; plain values, saved in results.json.
-        domains: domains of the samples, if they are known.
-        features: how rows of a table became x, if they did.
-        keys: of the clients' random numbers, int64 [T]; None: their indices. With its key a client that is alone in
-            its federation draws the same numbers as among all clients.
-
     """
 
     def __init__(
         self,
         samples: Samples,
-        splits: Mapping[str, Split],
-        names: Sequence[str],
-        seen: Tensor,
+        splits: Mapping[str, Split],  # "train", "val", "test"
+        names: Sequence[str],  # of the clients [T]
+        seen: Tensor,  # bool [T]; the unseen clients take no part in training
         task: Task,
-        truth: dict[str, np.ndarray] | None = None,
-        augmentation: Augmentation | None = None,
-        notes: dict[str, Any] | None = None,
+        truth: dict[str, np.ndarray] | None = None,  # of generated data, by client or component, such as "group" [T]
+        augmentation: Augmentation | None = None,  # of training batches
+        notes: dict[str, Any] | None = None,  # where samples come from, which were left out; saved in results.json
         domains: Domains | None = None,
-        features: TableFeatures | None = None,
-        keys: Tensor | None = None,
+        features: TableFeatures | None = None,  # how rows of a table became x, if they did
+        keys: Tensor | None = None,  # of the clients' random numbers, int64 [T]; None: their indices
     ) -> None:
         self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
@@ -96,14 +80,13 @@ class Federation:
         """Makes a federation: positions are sorted by (split, client), samples are neither copied nor reordered.
 
         client int [n] is in 0..T-1, or -1 for nobody's sample; split int [n] is 0 train, 1 val, 2 test; position int64
-        [n] is that in `samples`, default 0..n-1. All clients are seen by default; each that is needs a training sample.
+        [n] is that in `samples`, default 0..n-1. Each client that is seen, by default all, needs a training sample.
         """
         seen = np.ones(len(names), dtype=bool) if seen is None else seen
         splits = splits_by_client(client, split, len(names), position)
         idle = [names[t] for t in np.flatnonzero(seen & (splits["train"].counts().numpy() == 0)).tolist()]
-        said = f"client {listed(idle, 3)} has no training sample"
-        way_out = "dataset.drop_empty=true leaves such clients out"
-        require(not idle, f"{said}: every client that trains needs at least one; {way_out}")
+        said = f"client {listed(idle, 3)} has no training sample: every client that trains needs at least one"
+        require(not idle, f"{said}; dataset.drop_empty=true leaves such clients out")
         return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod
@@ -143,7 +126,7 @@ class Federation:
 
     def clients(self, seen: bool = True) -> Tensor:
         """Client indices of the seen (or the unseen) clients, ascending, int64."""
-        if seen not in self._clients:  # found once: their number is known to the CPU only when a GPU has counted them
+        if seen not in self._clients:  # found once: the CPU would wait for a GPU to count them
             self._clients[seen] = torch.nonzero(self.seen == seen).squeeze(1)
         return self._clients[seen]
 
@@ -155,8 +138,8 @@ class Federation:
         """The same federation on another device."""
         if self.device == torch.device(device):
             return self
-        moved: dict[str, Any] = {name: getattr(self, name) for name in ("samples", "seen", "domains", "keys")}
-        moved = {name: part if part is None else part.to(device) for name, part in moved.items()}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("samples", "seen", "domains", "keys")}
+        moved = {name: part.to(device) for name, part in parts.items() if part is not None}
         splits = {name: split.to(device) for name, split in self.splits.items()}
         return self._with(**moved, splits=splits, _digest_of_x=self._digest_of_x)
 

@@ -60,26 +60,21 @@ class SyntheticMixture(FederatedDataModule):
         **options: Annotated[Any, HoldOut],
     ) -> None:
         (held_out,) = grouped(options, HoldOut)
-        seed = held_out.seed
         names = [str(t) for t in range(n_clients)]
-        seen = held_out.seen(names)
 
         def draws(what: int, *client: int) -> np.random.Generator:
-            return generator(seed, Purpose.SYNTHETIC, what, *client)
+            return generator(held_out.seed, Purpose.SYNTHETIC, what, *client)
 
         theta = draws(COMPONENTS).uniform(-1.0, 1.0, size=(n_components, dimension))
-        weights = [draws(WEIGHTS, t) for t in range(n_clients)]
+        weights, eye = [draws(WEIGHTS, t) for t in range(n_clients)], np.eye(n_components)
         concentration = np.full(n_components, alpha)
-        eye = np.eye(n_components)
         pi = np.stack([eye[rng.integers(n_components)] if one_hot else rng.dirichlet(concentration) for rng in weights])
         drawn = np.array([draws(SIZE, t).lognormal(4.0, 2.0) for t in range(n_clients)])
         n_train = np.minimum(SMALLEST_CLIENT + np.floor(drawn), 1000).astype(np.int64)
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
-        n = int(counts.sum())
-        x = np.empty((n, dimension), dtype=np.float32)
-        y = np.empty(n, dtype=np.int64)
-        bayes = np.zeros(n_clients)
+        x = np.empty((counts.sum(), dimension), dtype=np.float32)
+        y, bayes = np.empty(len(x), dtype=np.int64), np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
         for t in range(n_clients):
             xt, yt, correct = _draw_client(pi[t], theta, noise, counts[:, t].sum(), draws(SAMPLES, t))
@@ -89,7 +84,6 @@ class SyntheticMixture(FederatedDataModule):
                 part = slice(bounds[code] - counts[code, t], bounds[code])
                 x[rows], y[rows] = xt[part], yt[part]
             bayes[t] = correct[bounds[1] :].mean() if test_size else np.nan
-        group = {"group": pi.argmax(axis=1)} if one_hot else {}
         super().__init__(
             Federation.from_arrays(
                 x,
@@ -98,8 +92,9 @@ class SyntheticMixture(FederatedDataModule):
                 split=np.repeat(np.arange(3, dtype=np.int8), counts.sum(axis=1)),
                 task=BinaryClassification(),
                 names=names,
-                seen=seen,
-                truth={"pi": pi, "theta": theta, "bayes_accuracy": bayes, **group},
+                seen=held_out.seen(names),
+                truth={"pi": pi, "theta": theta, "bayes_accuracy": bayes}
+                | ({"group": pi.argmax(axis=1)} if one_hot else {}),
             )
         )
 
@@ -153,9 +148,6 @@ class DensityDataModule(FederatedDataModule):
         test_size: additional test samples of each client.
         shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
         options: those of `HoldOut`.
-
-    Raises:
-        UserError: an option is out of its range.
 
     """
 

@@ -12,6 +12,7 @@ from fedem_lightning.data.arrays import check_clients, check_labels
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.partitions import Labels, Partition
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.shifts import Augmentation, Shift
@@ -42,9 +43,6 @@ class ImageDataModule(FederatedDataModule):
         label_smoothing: in [0, 1), see `Classification`.
         options: those of `Dealing`, `Shift` and `Splitting`.
 
-    Raises:
-        UserError: the data is missing or broken, or an argument is out of its range.
-
     """
 
     def __init__(
@@ -67,9 +65,9 @@ class ImageDataModule(FederatedDataModule):
         dealt_by = {"partition": partition, "n_clients": n_clients}
         dealing, shift, splitting = grouped(dealt_by | options, Dealing, Shift, Splitting)
         arrays, origin = load_arrays(name, path, data_dir)
-        x, labels = _checked(arrays, SOURCES[name].n_classes, origin)
-        dealt = _deal_share(labels, sample_fraction, dealing, splitting.seed)
-        y, n_classes, truth = labels.y, SOURCES[name].n_classes, {}
+        n_classes, truth = SOURCES[name].n_classes, {}
+        x, labels = _checked(arrays, n_classes, origin)
+        dealt, y = _deal_share(labels, sample_fraction, dealing, splitting.seed), labels.y
         if shift.shift is not None:
             x, y, truth["group"] = shift.apply(x, y, dealt, n_classes, splitting.seed)
         super().__init__(
@@ -90,7 +88,7 @@ class ImageDataModule(FederatedDataModule):
 
 def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tuple[np.ndarray, Labels]:
     x, client, names, coarse = arrays["x"], None, None, None
-    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and (x.ndim == 3 or x.shape[3] <= 4) and x.size > 0
+    fits = x.dtype == np.uint8 and x.ndim in (3, 4) and x.size > 0
     expected = f"x: expected uint8 images [n, h, w] or [n, h, w, channels] in {origin}"
     require(fits, f"{expected}, got {x.dtype} of shape {x.shape}")
     y, _ = check_labels(arrays["y"], n_classes, len(x))
@@ -123,10 +121,9 @@ def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequ
     except re.error as error:
         raise UserError(f"domains: {error.pattern!r} is no regular expression ({error})") from error
     matches = np.array(found, dtype=bool).reshape(len(patterns), len(names))
-    n_matches = matches.sum(axis=0)  # [T]
-    odd = int((n_matches != 1).argmax())
+    odd = [f"{names[t]} matches {n}" for t, n in enumerate(matches.sum(axis=0)) if n != 1]
     said = f"domains: expected every client's name to match one of {', '.join(patterns)}"
-    require(n_matches[odd] == 1, f"{said}; {names[odd]} matches {n_matches[odd]}")
+    require(not odd, f"{said}; {listed(odd, 1)}")
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))
 

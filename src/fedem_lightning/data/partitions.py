@@ -124,54 +124,40 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
         raise UserError("partition: pachinko needs data with coarse labels, as cifar100 has them")
     _require_samples(len(labels.y), n_clients)
     rng = generator(seed, Purpose.PARTITION)
-    coarse_values, coarse = np.unique(labels.coarse, return_inverse=True)
-    fine = [np.unique(labels.y[coarse == c]) for c in range(len(coarse_values))]  # the fine labels of each coarse one
-    stock = [
-        [list(rng.permutation(np.flatnonzero((labels.y == y) & (coarse == c)))) for y in values]
-        for c, values in enumerate(fine)
-    ]
+    coarse = np.unique(labels.coarse, return_inverse=True)[1]
+    stock = []  # positions, by coarse and by fine label
+    for c in range(coarse.max() + 1):
+        members = [np.flatnonzero((labels.y == y) & (coarse == c)) for y in np.unique(labels.y[coarse == c])]
+        stock.append([list(rng.permutation(positions)) for positions in members])
     client = np.full(len(labels.y), -1, dtype=np.int64)
+
+    def drawn(concentration: float, alive: list[bool]) -> np.ndarray:
+        """Shares of the labels that still have samples."""
+        shares = np.zeros(len(alive))
+        for _ in range(100 if any(alive) else 0):  # tiny concentrations may underflow to zeros
+            shares[alive] = rng.dirichlet(np.full(sum(alive), concentration))
+            if shares.sum() > 0:
+                return shares
+        require(not any(alive), f"alpha, beta: no Dirichlet draw is possible with {concentration:g}")
+        return shares
+
+    def picked(shares: np.ndarray) -> int:
+        total = shares.cumsum()
+        return int(np.searchsorted(total, rng.random() * total[-1], side="right"))
+
     for t in range(n_clients):
-        shares = _Shares(rng, alpha, beta, stock)
+        fine = [drawn(beta, [bool(left) for left in of_coarse]) for of_coarse in stock]
+        main = drawn(alpha, [any(of_coarse) for of_coarse in stock])
         for _ in range(len(labels.y) // n_clients):
-            client[shares.draw()] = t
+            c = picked(main)
+            y = picked(fine[c])
+            client[stock[c][y].pop()] = t
+            if not stock[c][y]:
+                fine[c][y] = 0.0
+                fine[c] = fine[c] if fine[c].any() else drawn(beta, [bool(left) for left in stock[c]])
+            if not any(stock[c]):
+                main[c] = 0.0
+                main = main if main.any() else drawn(alpha, [any(left) for left in stock])
     left_out = int((client < 0).sum())
     notes = {"left_out_samples": left_out, "why": f"n is no multiple of {n_clients} clients"} if left_out else {}
     return Partition.numbered(client, n_clients, **notes)
-
-
-class _Shares:
-    """One client's shares of the coarse and fine labels that still have samples."""
-
-    def __init__(self, rng: np.random.Generator, alpha: float, beta: float, stock: list[list[list[int]]]) -> None:
-        self.rng, self.stock, self.alpha, self.beta = rng, stock, alpha, beta
-        self.fine = [self._fresh(beta, np.array([len(s) > 0 for s in fine])) for fine in stock]
-        self.coarse = self._fresh(alpha, np.array([share.any() for share in self.fine]))
-
-    def _fresh(self, concentration: float, alive: np.ndarray) -> np.ndarray:
-        shares = np.zeros(len(alive))
-        for _ in range(100 if alive.any() else 0):  # tiny concentrations may underflow to zeros
-            shares[alive] = self.rng.dirichlet(np.full(alive.sum(), concentration))
-            if shares.sum() > 0:
-                return shares
-        require(not alive.any(), f"alpha, beta: no Dirichlet draw is possible with {concentration:g}")
-        return shares
-
-    def draw(self) -> int:
-        """Draws one sample without replacement; returns its position."""
-        c = self._pick(self.coarse)
-        y = self._pick(self.fine[c])
-        position = self.stock[c][y].pop()
-        if not self.stock[c][y]:
-            self.fine[c] = self._without(self.fine[c], y, self.beta, np.array([len(s) > 0 for s in self.stock[c]]))
-            if not any(self.stock[c]):
-                self.coarse = self._without(self.coarse, c, self.alpha, np.array([any(fine) for fine in self.stock]))
-        return position
-
-    def _pick(self, shares: np.ndarray) -> int:
-        total = shares.cumsum()
-        return int(np.searchsorted(total, self.rng.random() * total[-1], side="right"))
-
-    def _without(self, shares: np.ndarray, removed: int, concentration: float, alive: np.ndarray) -> np.ndarray:
-        shares[removed] = 0.0
-        return shares if shares.sum() > 0 else self._fresh(concentration, alive)

@@ -19,12 +19,10 @@ PIECE = 2**24
 """Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""
 MASK = "attention_mask"
 """The array that says which positions of a sequence are real, 1, and which are padding, 0."""
-
 Inputs = Any
 """Samples as a network takes them: a Tensor, or a dict[str, Tensor], whose entries are arguments of its `forward`."""
-
-InShape = Any  # tuple[int, ...] | Mapping[str, tuple[int, ...]]
-"""The shape of one sample, or those of its tensors by name."""
+InShape = Any
+"""The shape of one sample, tuple[int, ...], or those of its tensors by name."""
 
 
 def n_values(in_shape: InShape) -> int:
@@ -97,11 +95,12 @@ class Arrays(Samples):
         invert: bool = False,
     ) -> None:
         self.x, self.y, self.mean, self.std, self.invert = x, y, mean, std, invert
-        channels = x.shape[3] if x.ndim == 4 else 1
-        for name, values in (("mean", mean), ("std", std)):
-            fits = (mean is None) == (std is None) and (values is None or len(values) == channels)
-            require(fits, f"{name}: expected {channels} numbers, one for each channel, or neither mean nor std")
-        require(std is None or min(std) > 0, f"std: expected numbers above 0, got {std}")
+        if mean is not None or std is not None:
+            channels = x.shape[3] if x.ndim == 4 else 1
+            for name, values in (("mean", mean), ("std", std)):
+                said = f"{name}: expected {channels} numbers, one for each channel, or neither mean nor std"
+                require(values is not None and len(values) == channels, said)
+            require(min(std or ()) > 0, f"std: expected numbers above 0, got {std}")
         self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
 
     def features(self, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -110,10 +109,8 @@ class Arrays(Samples):
         if rows.dtype != torch.uint8:
             return rows.to(dtype) if rows.dtype.is_floating_point else rows.long()
         image = (255 - rows if self.invert else rows).to(dtype).div_(255)  # in place: copies cost more
-        if self.x.ndim == 3:
-            image = image.unsqueeze(-3)  # [..., h, w] -> [..., 1, h, w]
-        elif self.x.ndim == 4:
-            image = image.movedim(-1, -3)  # [..., h, w, c] -> [..., c, h, w]
+        if self.x.ndim in (3, 4):  # [..., h, w] -> [..., 1, h, w], [..., h, w, c] -> [..., c, h, w]
+            image = image.unsqueeze(-3) if self.x.ndim == 3 else image.movedim(-1, -3)
         if self.mean is not None and self.std is not None:
             mean, std = (image.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
             image = image.sub_(mean).div_(std)
@@ -122,8 +119,7 @@ class Arrays(Samples):
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Arrays":
         return Arrays(change(self.x), change(self.y), self.mean, self.std, self.invert)
 
-    def fingerprint(self) -> list[Tensor]:
-        """The labels and x."""
+    def fingerprint(self) -> list[Tensor]:  # noqa: D102
         return [self.y, self.x]
 
 
@@ -153,8 +149,7 @@ class Fields(Samples):
         """The arrays as they are stored."""
         return {name: part.x for name, part in self.parts.items()}
 
-    def features(self, index: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Each array's entries at `index`: name -> [*S, ...]."""
+    def features(self, index: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: D102
         rows = {name: part.features(index, dtype) for name, part in self.parts.items()}
         if self.length is None or not index.numel():
             return rows
@@ -164,8 +159,7 @@ class Fields(Samples):
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Fields":
         return Fields({name: change(part) for name, part in self.x.items()}, change(self.y))
 
-    def fingerprint(self) -> list[Tensor]:
-        """The labels, the names and the arrays."""
+    def fingerprint(self) -> list[Tensor]:  # noqa: D102
         names = sorted(self.x)
         return [self.y, torch.tensor(list("\n".join(names).encode()), dtype=torch.uint8), *(self.x[n] for n in names)]
 
@@ -204,8 +198,7 @@ class Windows(Samples):
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Windows":
         return Windows(change(self.codes), self.length, change(self.y))
 
-    def fingerprint(self) -> list[Tensor]:
-        """The text and the length of a window."""
+    def fingerprint(self) -> list[Tensor]:  # noqa: D102
         return [self.codes, torch.tensor(self.length)]
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -33,42 +33,23 @@ from fedem_lightning.tasks import Task
 
 @dataclass(frozen=True)
 class Schema:
-    """Facts about a federation that a model keeps for later clients and samples.
-
-    Args:
-        task: loss and label space.
-        in_shape: shape of one sample as the model's input; of several arrays by name.
-        raw_shape: shape of one sample as a user gives it (uint8 images: [h, w] or [h, w, channels]).
-        seen: bool [T], the clients that trained.
-        n_train: their numbers of training samples, int64 [T]; 0 for the others.
-        names: names of the clients [T]; None: "0", "1", ...
-        classes: names of the classes, if the labels had names.
-        pixels: normalisation of images: "mean", "std", "invert"; None: samples are no images.
-        vocabulary: characters of a text, by code.
-        features: how the columns of a table become features; None: samples came as arrays.
-        columns: names of the table's columns "label" and "client".
-        domains: names of the samples' domains, if they are known.
-        whole: by name of an array of whole numbers (a single one is "x"): the largest, plus 1.
-        augmentation: of training batches, with which new clients train, too.
-        lost_augmentation: its name, where a file could not say how it is made; "": nothing is lost.
-
-    """
+    """Facts about a federation that a model keeps for later clients and samples."""
 
     task: Task
-    in_shape: InShape
-    raw_shape: InShape
-    seen: Tensor
-    n_train: Tensor
-    names: tuple[str, ...] | None = None
-    classes: tuple[str, ...] | None = None
-    pixels: dict[str, Any] | None = None
-    vocabulary: str | None = None
-    features: TableFeatures | None = None
-    columns: dict[str, str] = field(default_factory=dict)
-    domains: tuple[str, ...] | None = None
-    whole: dict[str, int] = field(default_factory=dict)
-    augmentation: Augmentation | None = None
-    lost_augmentation: str = ""
+    in_shape: InShape  # of one sample as the model's input; of several arrays by name
+    raw_shape: InShape  # of one sample as a user gives it (uint8 images: [h, w] or [h, w, channels])
+    seen: Tensor  # bool [T], the clients that trained
+    n_train: Tensor  # their numbers of training samples, int64 [T]; 0 for the others
+    names: tuple[str, ...] | None = None  # of the clients [T]; None: "0", "1", ...
+    classes: tuple[str, ...] | None = None  # their names, if the labels had names
+    pixels: dict[str, Any] | None = None  # how images are normalised: "mean", "std", "invert"; None: no images
+    vocabulary: str | None = None  # characters of a text, by code
+    features: TableFeatures | None = None  # how the columns of a table become features; None: samples came as arrays
+    columns: dict[str, str] = field(default_factory=dict)  # names of the table's columns "label" and "client"
+    domains: tuple[str, ...] | None = None  # names of the samples' domains, if they are known
+    whole: dict[str, int] = field(default_factory=dict)  # array of whole numbers (one alone is "x") -> largest plus 1
+    augmentation: Augmentation | None = None  # of training batches, with which new clients train, too
+    lost_augmentation: str = ""  # its name, where a file could not say how it is made
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -77,25 +58,25 @@ class Schema:
         notes, pixels, raw = federation.notes, None, samples.in_shape
         if isinstance(samples, Arrays) and samples.x.dtype == torch.uint8:
             raw = tuple(samples.x.shape[1:])
-            found = {"mean": samples.mean, "std": samples.std}
-            plain = {name: None if values is None else [float(v) for v in values] for name, values in found.items()}
-            pixels = {**plain, "invert": samples.invert}
-        counts = federation.splits["train"].counts().cpu()
-        classes = notes.get("classes")
+            mean, std = (None if v is None else [float(one) for one in v] for v in (samples.mean, samples.std))
+            pixels = {"mean": mean, "std": std, "invert": samples.invert}
+        arrays = samples.x if isinstance(samples, Fields) else {"x": samples.x} if isinstance(samples, Arrays) else {}
+        whole = {name: x for name, x in arrays.items() if not x.dtype.is_floating_point and x.dtype != torch.uint8}
+        seen, counts = federation.seen.cpu(), federation.splits["train"].counts().cpu()
         return cls(
             task=federation.task,
             in_shape=samples.in_shape,
             raw_shape=raw,
-            seen=federation.seen.cpu(),
-            n_train=torch.where(federation.seen.cpu(), counts, 0),
+            seen=seen,
+            n_train=torch.where(seen, counts, 0),
             names=federation.names if isinstance(federation.names, tuple) else None,
-            classes=None if classes is None else tuple(classes),
+            classes=tuple(notes["classes"]) if "classes" in notes else None,
             pixels=pixels,
             vocabulary=notes.get("vocabulary") if isinstance(samples, Windows) else None,
             features=federation.features,
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
-            whole=_whole_numbers(samples),
+            whole={name: int(x.max()) + 1 if x.numel() else 1 for name, x in whole.items()},
             augmentation=federation.augmentation,
         )
 
@@ -139,27 +120,26 @@ class Schema:
     def x_of(self, rows: Any) -> Any:
         """The x of an array, or of rows with names; warns of categories that training did not know.
 
-        These are a DataFrame, a dictionary or a Series of one row, a list of such rows, or a dictionary of columns. A
-        model of vectors takes them in their order, less the columns of clients, labels and splits.
+        These are a DataFrame, a dictionary or a Series of one row, or a dictionary of columns. A model of vectors takes
+        them in their order, less the columns of clients, labels and splits.
         """
         if isinstance(self.in_shape, Mapping):
             return as_fields("x", rows, tuple(self.in_shape))
-        rows = _named(rows)
-        if isinstance(rows, pd.DataFrame):
-            return self._of_table(rows)
-        if self.features is not None:
-            names = ", ".join(column["name"] for column in self.features.columns[:5])
-            wanted = f"x: expected rows with the columns of the training table ({names}, ...): a DataFrame, or a"
-            raise UserError(f"{wanted} dictionary of one row; an array's numbers are not standardised as there")
-        return as_rows("x", rows)
+        if isinstance(rows, Mapping | pd.Series):
+            rows = pd.DataFrame(rows if any(np.ndim(value) for _, value in rows.items()) else [dict(rows)])
+        if self.features is None:
+            return self._of_table(rows) if isinstance(rows, pd.DataFrame) else as_rows("x", rows)
+        columns = listed(column["name"] for column in self.features.columns)
+        wanted = f"x: expected rows with the columns of the training table ({columns}): a DataFrame, or a"
+        more = "dictionary of one row; an array's numbers are not standardised as there"
+        require(isinstance(rows, pd.DataFrame), f"{wanted} {more}")
+        x = self.features.transform(rows)
+        for line in self.features.unknown(rows):
+            warnings.warn(line, stacklevel=3)
+        return x
 
     def _of_table(self, frame: pd.DataFrame) -> np.ndarray:
-        """x [n, d] of a table: the model's own features of it, or its columns of numbers in their order."""
-        if self.features is not None:
-            x = self.features.transform(frame)
-            for line in self.features.unknown(frame):
-                warnings.warn(line, stacklevel=4)
-            return x
+        """x [n, d] of a table for a model of arrays: its columns of numbers in their order."""
         shape = ", ".join(map(str, self.raw_shape))
         require(len(self.raw_shape) == 1, f"x: samples of shape [{shape}] are in no table; expected arrays, or an .npz")
         if len(frame.columns) != self.raw_shape[0]:
@@ -175,17 +155,12 @@ class Schema:
         y = as_rows("y", y)
         if self.vocabulary is not None:
             return y
-        if has_several(self.task):
-            return labels_of_task(self.task, y, len(y))
-        if not hasattr(self.task, "n_classes"):
-            size = self.task.n_outputs
-            fits = y.dtype.kind in "fiub" and y.shape in ([(len(y),), (len(y), 1)] if size == 1 else [(len(y), size)])
-            require(fits, f"y: expected {size} number{'s' * (size > 1)} a sample, got {y.dtype} {list(y.shape)}")
-            return labels_of_task(self.task, y, len(y)) if len(y) else y
+        if has_several(self.task) or not hasattr(self.task, "n_classes"):
+            return labels_of_task(self.task, y) if len(y) else y
         if self.classes is not None and (y.dtype.kind in "SUO" or bool(np.isin(y.astype(str), self.classes).all())):
             codes = {name: code for code, name in enumerate(self.classes)}
             wrong = sorted(set(y.astype(str).tolist()) - codes.keys())
-            require(not wrong, f"y: {wrong[:1]} is none of the classes {', '.join(self.classes)}")
+            require(not wrong, f"y: {listed(wrong)} is none of the classes {', '.join(self.classes)}")
             return np.array([codes[name] for name in y.astype(str)], dtype=np.int64)
         return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
 
@@ -196,9 +171,8 @@ class Schema:
         """
         if isinstance(self.raw_shape, Mapping):
             return self._fields(x, y)
-        last = first = tuple(self.raw_shape)
-        if self.pixels is not None and len(last) == 3:
-            first = (last[-1], *last[:-1])
+        last = tuple(self.raw_shape)
+        first = (last[-1], *last[:-1]) if self.pixels is not None and len(last) == 3 else last
         expected = " or ".join(f"[n, {', '.join(map(str, shape))}]" for shape in dict.fromkeys((last, first)))
         fits = x.ndim > 0 and x.shape[1:] in (last, first)
         require(fits, f"x: expected shape {expected} as in training, got {list(x.shape)}")
@@ -247,21 +221,6 @@ class Schema:
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
         made = {name: make(state.get(name), key=name) for name in ("task", "augmentation")}  # older files have one
         return cls(**{**state, **tuples, **shapes, **made, "features": features})
-
-
-def _named(rows: Any) -> Any:
-    """Rows with names as a DataFrame; anything else as it is."""
-    if isinstance(rows, Mapping):
-        return pd.DataFrame(rows if any(np.ndim(value) for value in rows.values()) else [rows])
-    several = isinstance(rows, Sequence) and len(rows) > 0 and all(isinstance(row, Mapping | pd.Series) for row in rows)
-    return pd.DataFrame(list(rows)) if several else pd.DataFrame([dict(rows)]) if isinstance(rows, pd.Series) else rows
-
-
-def _whole_numbers(samples: Samples) -> dict[str, int]:
-    """The largest value, plus 1, of each array of whole numbers; pixels are none."""
-    arrays = samples.x if isinstance(samples, Fields) else {"x": samples.x} if isinstance(samples, Arrays) else {}
-    found = {name: x for name, x in arrays.items() if not x.dtype.is_floating_point and x.dtype != torch.uint8}
-    return {name: int(x.max()) + 1 if x.numel() else 1 for name, x in found.items()}
 
 
 def _shape(shape: Any) -> InShape:

@@ -27,8 +27,7 @@ class Shift:
         shift: "rotation" (images of group g are turned by g * 90 degrees), "labels" (a permutation for each group) or
             "inversion" (the second group's images are negatives); None: no shift.
         n_groups: number of true groups of the shift.
-        shifted_share: share of the clients that are dealt evenly to all groups; the others are in the first group. From
-            0 to 1 it makes a federation more and more heterogeneous.
+        shifted_share: share of the clients that are dealt evenly to all groups; the others are in the first group.
 
     """
 
@@ -42,7 +41,6 @@ class Shift:
         """Assigns clients to groups, and shifts all samples of a group in the same way.
 
         Returns x [n, ...], changed in place unless labels are permuted, y int [n], and every client's group, int64 [T].
-        UserError for too many groups, and for samples that are no images that could be turned.
         """
         n_clients, most = len(dealt.names), {"rotation": 4, "inversion": 2}.get(self.shift or "", self.n_groups)
         require(self.n_groups <= n_clients, f"n_groups: {self.n_groups} groups, but there are {n_clients} clients")

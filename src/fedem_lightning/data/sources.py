@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedem_lightning.errors import UserError, installs, require
+from fedem_lightning.errors import UserError, installs, one_line, require
 from fedem_lightning.records.files import write_arrays
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SUPERCLASSES = [
 """CIFAR-100's superclass of each of its classes, in the order of their names; torchvision leaves them out."""
 IMAGES = ("x", "y", "client", "names", "client_names", "coarse", "split")
 TEXT = ("text", "client", "names", "client_names", "piece")
-"""Arrays that an .npz may have. The official split is kept in it, and not used."""
+"""Arrays that an .npz may have; `split`, the official one, is not used."""
 
 
 def kept_copy(name: str, folder: Path) -> Path | None:
@@ -56,11 +56,8 @@ def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tu
     UserError if the data is missing and cannot be downloaded, is broken, or is not this data set.
     """
     folder = Path(data_dir).expanduser()
-    if path is not None:
-        found = Path(path).expanduser()
-        require(found.exists(), f"path: no file or folder {found}")
-    else:
-        found = kept_copy(name, folder) or fetch(name, folder)
+    found = Path(path).expanduser() if path is not None else kept_copy(name, folder) or fetch(name, folder)
+    require(found.exists(), f"path: no file or folder {found}")
     arrays = read_arrays(name, found)
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
     require(not missing, f"path: {found} lacks {', '.join(missing)}, which {name} needs")
@@ -69,9 +66,9 @@ def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tu
 
 def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
     """Reads the data set at `path` in any of its formats."""
-    text, mark = "text" in SOURCES[name].arrays, SOURCES[name].mark
     from fedem_lightning.data import formats
 
+    text, mark = "text" in SOURCES[name].arrays, SOURCES[name].mark
     if path.suffix == ".npz":
         return formats.read_npz(path, TEXT if text else IMAGES)
     if mark is not None and (path / mark).is_dir():
@@ -89,11 +86,9 @@ def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
 
 
 def read_torchvision(name: str, root: Path, download: bool = False) -> "dict[str, np.ndarray]":
-    """Pools the official train and test parts (`split` 0 and 2). EMNIST is "byclass", turned upright.
+    """Pools the official train and test parts. EMNIST is "byclass", turned upright.
 
-    Raises:
-        UserError: a file is missing or broken; torchvision knows CIFAR's by their checksums.
-
+    UserError if a file is missing or broken; torchvision knows CIFAR's by their checksums.
     """
     import numpy as np
     from torchvision import datasets
@@ -107,21 +102,15 @@ def read_torchvision(name: str, root: Path, download: bool = False) -> "dict[str
     except Exception as error:
         if download:
             raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)[:200] or type(error).__name__
         raise UserError(f"path: torchvision cannot read {name} from {root} ({reason})") from error
     x = np.ascontiguousarray(x.transpose(0, 2, 1)) if name == "emnist" else x
-    split = np.repeat(np.array([0, 2], dtype=np.int8), [len(part.targets) for part in parts])
     coarse = {"coarse": np.array(SUPERCLASSES, dtype=np.int64)[y]} if name == "cifar100" else {}
-    return {"x": x, "y": y, "split": split, **coarse}
+    return {"x": x, "y": y, **coarse}
 
 
 def fetch(name: str, data_dir: Path) -> Path:
-    """Downloads a data set and saves it as data_dir/NAME.npz, in one step; only this function uses the network.
-
-    Raises:
-        UserError: there is no network, or a package is missing.
-
-    """
+    """Downloads a data set and saves it as data_dir/NAME.npz, in one step; only this function uses the network."""
     target, source = data_dir / f"{name}.npz", SOURCES[name]
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -140,9 +129,7 @@ def fetch(name: str, data_dir: Path) -> Path:
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
         hub = f"{source.hub}; {installs('hub')}" if source.hub else "torchvision"
-        way_out = (
-            f"python -m fedem_lightning.data download {name} ({source.size} from {hub}), or give path=FILE_OR_FOLDER"
-        )
-        said = f"dataset: no {name} in {data_dir}, and the download failed ({reason})"
-        raise UserError(f"{said}; with a network {way_out}") from error
+        said = f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network "
+        way_out = f"python -m fedem_lightning.data download {name} ({source.size} from {hub}), or give "
+        raise UserError(f"{said}{way_out}path=FILE_OR_FOLDER") from error
     return target

@@ -3,7 +3,6 @@
 Below them are the positions of a split's samples, client by client.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.names import listed
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.data.names import listed, meant
+from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, fold, generator
 from fedem_lightning.records import SPLITS as SPLITS
 from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
@@ -23,8 +22,8 @@ class HoldOut:
     """Which clients take no part in training.
 
     Args:
-        unseen_fraction: share of the clients that take no part in training.
-        unseen: names of clients that take no part in training, in place of a share.
+        unseen_fraction: their share.
+        unseen: their names, in place of a share.
         seed: of everything drawn.
 
     """
@@ -42,10 +41,9 @@ class HoldOut:
             seen[generator(self.seed, Purpose.UNSEEN).permutation(n)[:n_unseen]] = False
             return seen
         require(share == 0, f"unseen: it names clients, and unseen_fraction={share} draws some; give one of them")
-        for name in sorted(wanted.difference(names))[:1]:
-            near = difflib.get_close_matches(name, names[:10_000], n=1)  # in a million it would take a minute
-            some = f"there are {listed(names, 3)}"
-            raise UserError(f"unseen: no client is named {name}; {f'did you mean {near[0]}?' if near else some}")
+        for name in wanted.difference(names):
+            near = meant(name, names[:10_000])  # in a million it would take a minute
+            require(False, f"unseen: no client is named {name}{near or f'; there are {listed(names, 3)}'}")
         require(len(wanted) < n, f"unseen: it names all {n} clients, which leaves nobody to train")
         return np.array([name not in wanted for name in names])
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from fedem_lightning.data.arrays import check_clients
+from fedem_lightning.data.arrays import check_clients, check_length
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.dealing import choose_clients
 from fedem_lightning.data.federation import Federation
@@ -41,9 +41,6 @@ class TextDataModule(FederatedDataModule):
         char_weights: whether characters have weights min(1, 0.012 / frequency) * 8 in the loss, as in the public FedEM
             code. The frequency is taken from the training text of the clients that train.
         options: those of `Splitting`.
-
-    Raises:
-        UserError: the data is missing or broken, or an argument is out of its range.
 
     """
 
@@ -82,13 +79,14 @@ class TextDataModule(FederatedDataModule):
             "left_out_clients": len(names) - len(kept),
             "why": f"{few} roles with under 2 sentences, {short}, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols,
-            **({"class_weights": "by frequency"} if char_weights else {}),
         }
-        roles = [names[t] for t in kept]
+        roles, weights = [names[t] for t in kept], None
         seen = splitting.seen(roles)
-        trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
-        frequency = np.bincount(trained_on, minlength=len(symbols)) / max(1, len(trained_on))
-        weights = (8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))).tolist() if char_weights else None
+        if char_weights:
+            trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
+            frequency = np.bincount(trained_on, minlength=len(symbols)) / max(1, len(trained_on))
+            weights = (8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))).tolist()
+            notes["class_weights"] = "by frequency"
         super().__init__(
             Federation.from_samples(
                 Windows(torch.from_numpy(codes), window),
@@ -130,7 +128,7 @@ def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np
     require(fits, f"text: expected uint8 characters [n] in {origin}, got {text.dtype} of shape {text.shape}")
     client, names = check_clients(arrays["client"], arrays["names"], len(text))
     piece = arrays.get("piece", client)
-    require(piece.shape == client.shape, f"piece: expected shape {client.shape}, got {piece.shape}")
+    check_length("piece", piece, len(text))
     order = np.argsort(client, kind="stable")
     return text[order], client[order], piece[order], names
 
