@@ -37,8 +37,6 @@ def ticks(axis: Any) -> list[float]:
     ("algorithm", "title"),
     [
         ("fedem", "FedEM on"),
-        ("user_centric", "User-centric aggregation on"),
-        ("d_fedavg", "Decentralised FedAvg on"),
         (BAD, "<script>alert(1)</script> \\$\\frac{\\$ [31m long"),
     ],
 )

@@ -59,15 +59,11 @@ def draw_figures(
         for stem, (words, figure) in figures.items():
             if figure is not None:
                 drawn.append(folder / f"{stem}.png")
-                figure.suptitle("\n".join(part for line in (words, run) for part in _broken(line)))
+                lines = [part for line in (words, run) for part in textwrap.wrap(drawn_text(line, 120), _TITLE_LETTERS)]
+                figure.suptitle("\n".join(lines))
                 with replacing(drawn[-1]) as temporary:
                     figure.savefig(temporary, dpi=150, format="png")
     return drawn
-
-
-def _broken(text: str) -> list[str]:
-    """The lines of a title; the longest is cut."""
-    return textwrap.wrap(drawn_text(text, 120), _TITLE_LETTERS)
 
 
 def legend_below(figure: Figure) -> None:
@@ -144,14 +140,9 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     pi = clients[[name for name in clients if str(name).startswith("pi_")]].to_numpy(dtype=float)  # [T, M]
     if not pi.size:
         return None
-    figure, axes = _axes(1.6 + 0.35 * pi.shape[1])
     order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
-    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
-    axes.locator_params(integer=True)
-    axes.grid(visible=False)
-    figure.colorbar(image, ax=axes, label="mixture weight")
-    return figure
+    words = ("clients, sorted by their largest component", "component", "mixture weight")
+    return _heat_map(pi[order].T, 1.6 + 0.35 * pi.shape[1], 1.0, words)
 
 
 def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
@@ -162,12 +153,19 @@ def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
     order = np.argsort(found[kind], kind="stable")
     w = found["w"][np.ix_(order, order)]
     others = np.where(np.eye(len(w), dtype=bool), 0.0, w).max()  # without the diagonal, which would hide the rest
-    figure, axes = _axes(4.2)
-    image = axes.imshow(w, vmin=0, vmax=others or 1.0, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel=f"client whose model it is, by {kind.replace('_', ' ')}", ylabel="client that receives it")
+    owner = f"client whose model it is, by {kind.replace('_', ' ')}"
+    words = (owner, "client that receives it", "collaboration weight")
+    return _heat_map(w, 4.2, others or 1.0, words, extend="max" if w.max() > others > 0 else "neither")
+
+
+def _heat_map(values: np.ndarray, height: float, most: float, words: tuple[str, str, str], **bar: Any) -> Figure:
+    """Draws values from 0 to `most`; `words` are the labels of x, y and the bar of colours."""
+    figure, axes = _axes(height)
+    image = axes.imshow(values, aspect="auto", vmin=0, vmax=most, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel=words[0], ylabel=words[1])
     axes.locator_params(integer=True)
     axes.grid(visible=False)
-    figure.colorbar(image, label="collaboration weight", extend="max" if w.max() > others > 0 else "neither")
+    figure.colorbar(image, ax=axes, label=words[2], **bar)
     return figure
 
 

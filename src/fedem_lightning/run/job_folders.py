@@ -16,10 +16,6 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from fedem_lightning.settings.keys import FINDS_RUN
 from fedem_lightning.startup import is_worker_rank
 
-_PACKAGE = "fedem_lightning"
-_MULTIRUN = "multirun.yaml"
-"""What Hydra writes into the folder of a sweep."""
-
 _made: Path | None = None  # the folder of the present run or sweep
 _there: Path | None = None  # the nearest folder that was there before it
 _ended_sweep: Path | None = None
@@ -53,14 +49,12 @@ def _begin(config: DictConfig, part: str) -> None:
     chosen = not OmegaConf.is_missing(config, "run_dir") or not OmegaConf.is_interpolation(options, "dir")
     if chosen or is_worker_rank():
         return
-    named = folder = options.dir
-    numbers = itertools.count(2)
-    while True:
+    for folder in itertools.chain([options.dir], (f"{options.dir}_{n}" for n in itertools.count(2))):
         try:
             Path(folder).mkdir(parents=True)
             break
         except FileExistsError:
-            folder = f"{named}_{next(numbers)}"
+            continue
         except OSError:  # Hydra says it
             return
     _made = Path(os.path.abspath(folder))
@@ -93,8 +87,8 @@ def remove_what_is_left() -> None:
     """Leaves no folder of a command that was refused; of a sweep none in which Hydra alone has written."""
     if _made is None or not _made.is_dir():
         return
-    if _made != _there and [path.name for path in _made.iterdir()] == [_MULTIRUN]:
-        (_made / _MULTIRUN).unlink()
+    if _made != _there and [path.name for path in _made.iterdir()] == ["multirun.yaml"]:  # Hydra's
+        (_made / "multirun.yaml").unlink()
     remove_if_empty(_made)
 
 
@@ -105,9 +99,9 @@ def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] 
     found = shutil.which("python")  # whether a shell finds this one by that name
     same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
     python = "python" if same else sys.executable
-    return shlex.join([python, "-m", _PACKAGE, *flags, *kept, "ckpt_path=auto", run_dir])
+    return shlex.join([python, "-m", "fedem_lightning", *flags, *kept, "ckpt_path=auto", run_dir])
 
 
 def run_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
     """The command line of a run, quoted for a shell; of a job of a sweep, the one that makes this job alone."""
-    return shlex.join(["python", "-m", _PACKAGE, *flags, *overrides])
+    return shlex.join(["python", "-m", "fedem_lightning", *flags, *overrides])

@@ -26,13 +26,10 @@ from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
-from fedem_lightning.evaluation.scores import all_scored_clients, shares_models
+from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.figures import draw_figures
-
-Artifacts = Mapping[str, Mapping[str, np.ndarray]]
-"""Arrays by file and name, see `FederatedAlgorithm.artifacts`."""
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -46,7 +43,6 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_unseen_clients": len(federation.clients(seen=False)),
         "n_scored_clients": int(seen.n_train.count()),
         "n_scored_unseen_clients": int(unseen.n_train.count()),
-        "n_served_models": _n_served_models(algorithm),
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
@@ -90,13 +86,6 @@ def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
     evaluated = [round_ for round_ in curves if best is not None and round_ in errors_by_round(curves)]
     rounds = {"best_round": best, "last_round": max(evaluated, default=None)}
     return {name: None if round_ is None else round_scores(curves, round_) for name, round_ in rounds.items()}
-
-
-def _n_served_models(algorithm: FederatedAlgorithm) -> int | None:
-    """Number of models of which each client predicts with one; None: clients mix models, or have their own."""
-    m = len(algorithm.components)
-    one_of_them = algorithm.facts.chooses_one or (m == 1 and shares_models(algorithm))
-    return m if algorithm.adaptation is None and one_of_them else None
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:
@@ -167,20 +156,12 @@ def write_run(
         artifacts["label_counts"] = counts
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
-    save_results(folder, results, algorithm.clients, artifacts)
-    return results, figures
-
-
-def save_results(folder: Path, results: dict[str, Any], clients: pd.DataFrame, artifacts: Artifacts) -> None:
-    """Writes the artifacts as NAME.npz, clients.parquet, then results.json, each in one step.
-
-    Numbers that are not finite become null in results.json.
-    """
     for name, arrays in artifacts.items():
         write_arrays(folder / f"{name}.npz", arrays)
     with replacing(folder / "clients.parquet") as temporary:
-        clients.to_parquet(temporary, index=False)
+        algorithm.clients.to_parquet(temporary, index=False)
     write_atomically(folder / "results.json", (json.dumps(finite(results), indent=2) + "\n").encode())
+    return results, figures
 
 
 def finite(value: Any) -> Any:

@@ -18,13 +18,12 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.files import regular, write_atomically, writing
+from fedem_lightning.records.remaking import without_gone
 from fedem_lightning.settings.keys import MAY_CHANGE, flatten
 from fedem_lightning.startup import is_worker_rank
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
-"""What a run has in its folder, beside figures and arrays: `DRAWN_OR_KEPT`."""
-DRAWN_OR_KEPT = (".png", ".npz")
-"""Endings of a run's other files; their names depend on the method."""
+"""What a run has in its folder, beside figures and arrays, whose names depend on the method."""
 LOCK = ".fedem_lightning.lock"
 
 
@@ -66,32 +65,25 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
     said = f"run_dir: {folder} already holds a run; choose another, or continue it with ckpt_path=auto"
     require(config.ckpt_path is not None or not held, said)
     path = folder / ".hydra" / "config.yaml"
-    if path.exists():
-        _check_same(path, config)
+    if not path.exists():
+        return
+    try:
+        trees = read_yaml(path), OmegaConf.to_container(config, resolve=False)  # with `${oc.env:X}` as it is written
+    except UserError as error:
+        raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
+    a, b = (flatten(without_gone(resolved(tree))) for tree in trees)  # type: ignore[arg-type]
+    for key in sorted(a.keys() | b.keys()):
+        require(
+            a.get(key) == b.get(key) or bool({key, key.split(".")[0]} & set(MAY_CHANGE)),
+            f"{key}: the run in {folder} had {a.get(key)}, now it is {b.get(key)}; resume with the same configuration, "
+            "or choose another run_dir",
+        )
 
 
 def held_files(folder: Path) -> list[Path]:
     """What a folder has of the names that a run writes."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if path.name in OURS or path.suffix in DRAWN_OR_KEPT)
-
-
-def _check_same(path: Path, config: DictConfig) -> None:
-    """Refuses another configuration than the one that the run in a folder has had."""
-    now: Any = OmegaConf.to_container(config, resolve=False)  # with `${oc.env:X}` as it is written
-    try:
-        trees = read_yaml(path), now
-    except UserError as error:
-        raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
-    from fedem_lightning.records.remaking import without_gone  # imports torch
-
-    a, b = (flatten(without_gone(resolved(tree))) for tree in trees)
-    for key in sorted(a.keys() | b.keys()):
-        require(
-            a.get(key) == b.get(key) or bool({key, key.split(".")[0]} & set(MAY_CHANGE)),
-            f"{key}: the run in {path.parents[1]} had {a.get(key)}, now it is {b.get(key)}; resume with the same "
-            "configuration, or choose another run_dir",
-        )
+    return sorted(path for path in found if path.name in OURS or path.suffix in (".png", ".npz"))
 
 
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
