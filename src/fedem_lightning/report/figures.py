@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
@@ -11,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import is_color_like, to_hex, to_rgb
+from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
 
 from fedem_lightning.errors import one_line, require
@@ -69,22 +70,19 @@ def figures_of(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[li
 def looks(settings: Sequence[Setting]) -> Looks:
     """The look of every row, which is the same in all figures of a report.
 
-    Each method has a colour, its own if its file has `color`, and after eight methods another line. Rows of one method
-    share its colour, in other shades and lines. FedEM's lines are wide.
+    Each method has a colour, its own if its file has `color`; after eight methods, and of one method's further rows,
+    the lines differ. FedEM's lines are wide.
     """
-    rows: dict[str, dict[str, Any]] = {}  # algorithm -> own colour by label
-    for group in (group for setting in settings for group in setting.groups):
-        rows.setdefault(group.algorithm, {})[group.label] = group.runs[0].config.get("algorithm.color")
-    found = {}
-    for slot, algorithm in enumerate([*_FIRST, *sorted(set(rows) - set(_FIRST))]):
-        labels = rows.get(algorithm, {})
-        for i, (label, own) in enumerate(labels.items()):
-            white = 0.55 * i / len(labels)  # a share of it makes another shade
-            colour = own if isinstance(own, str) and is_color_like(own) else PALETTE[slot % len(PALETTE)]
-            red, green, blue = (c + white * (1 - c) for c in to_rgb(colour))
-            line = _LINES[(slot // len(PALETTE) + i) % len(_LINES)]
-            width = 2.4 if algorithm == _FIRST[0] else 1.3
-            found[label] = {"color": to_hex((red, green, blue)), "linestyle": line, "linewidth": width}
+    groups = {group.label: group for setting in settings for group in setting.groups}
+    algorithms = [*_FIRST, *sorted({group.algorithm for group in groups.values()} - set(_FIRST))]
+    found: Looks = {}
+    rows = Counter[str]()
+    for label, group in groups.items():
+        slot, own = algorithms.index(group.algorithm), group.runs[0].config.get("algorithm.color")
+        colour = own if isinstance(own, str) and is_color_like(own) else PALETTE[slot % len(PALETTE)]
+        line = _LINES[(slot // len(PALETTE) + rows[group.algorithm]) % len(_LINES)]
+        found[label] = {"color": to_hex(colour), "linestyle": line, "linewidth": 2.4 if slot == 0 else 1.3}
+        rows[group.algorithm] += 1
     return found
 
 

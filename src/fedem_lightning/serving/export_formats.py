@@ -47,14 +47,10 @@ class Format(NamedTuple):
     read: Callable[[Path], Predictor] | None = None
 
 
-def input_names(schema: Schema) -> list[str]:
-    """What the model takes: x, or the arrays of a sample."""
-    return list(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ["x"]
-
-
-def output_name(schema: Schema) -> str:
-    """What the model returns."""
-    return "mean" if isinstance(schema.task, Regression) else "probabilities"
+def names_of(schema: Schema) -> tuple[list[str], str]:
+    """What the model takes, x or the arrays of a sample; and what it returns."""
+    inputs = list(schema.in_shape) if isinstance(schema.in_shape, Mapping) else ["x"]
+    return inputs, "mean" if isinstance(schema.task, Regression) else "probabilities"
 
 
 def random_inputs(schema: Schema, n: int) -> Inputs:
@@ -74,38 +70,30 @@ def random_inputs(schema: Schema, n: int) -> Inputs:
     return drawn("x", schema.in_shape)
 
 
-def for_export(model: ClientModel) -> ClientModel:
+def _for_export(model: ClientModel) -> ClientModel:
     """A copy in float32 that an exporter can read: networks that count, torch's own LSTM layers, usual strides."""
     counted = torch.nonzero(model.weights).flatten()  # a network with weight 0 changes nothing
     copies = copy.deepcopy(model.networks)  # together: they go on sharing frozen tensors
-    networks = [_with_fused_lstm(copies[m]) for m in counted.tolist()]
-    own = ClientModel(networks, model.weights[counted], model.schema, model.name).float()
-    for tensor in (*own.parameters(), *own.buffers()):
+    own = ClientModel([copies[m] for m in counted.tolist()], model.weights[counted], model.schema, model.name)
+    for name, layer in [(name, layer) for name, layer in own.named_modules() if type(layer) is LSTM]:
+        sizes = (layer.input_size, layer.hidden_size, layer.num_layers)  # ours, step by step, would be a large graph
+        fused = nn.LSTM(*sizes, bias=layer.bias, batch_first=layer.batch_first).requires_grad_(False).eval()
+        fused.load_state_dict(layer.state_dict())
+        own.set_submodule(name, fused)
+    for tensor in (*own.float().parameters(), *own.buffers()):
         tensor.data = tensor.data.contiguous()
     return own
 
 
-def _with_fused_lstm(network: nn.Module) -> nn.Module:
-    """Ours is written out step by step: as a graph it would be L times as large, and slow to export."""
-    for parent in list(network.modules()):
-        for name, layer in parent.named_children():
-            if type(layer) is LSTM:
-                sizes = (layer.input_size, layer.hidden_size, layer.num_layers)
-                fused = nn.LSTM(*sizes, bias=layer.bias, batch_first=layer.batch_first).requires_grad_(False).eval()
-                fused.load_state_dict(layer.state_dict())
-                setattr(parent, name, fused)
-    return network
-
-
 def _program(model: ClientModel) -> torch.export.ExportedProgram:
     """The model as a program with a free batch axis, without the paths of this machine."""
-    module = for_export(model)
     shapes, batch = model.schema.in_shape, torch.export.Dim("batch")
     free: Any = {0: batch}
     if isinstance(shapes, Mapping):  # a sequence may have any length, too
         length = {1: torch.export.Dim.AUTO}
         free = {name: {0: batch} | (length if shape == shapes.get(MASK) else {}) for name, shape in shapes.items()}
-    program = torch.export.export(module, (random_inputs(model.schema, 2),), dynamic_shapes={"x": free})
+    example = (random_inputs(model.schema, 2),)
+    program = torch.export.export(_for_export(model), example, dynamic_shapes={"x": free})
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
@@ -138,33 +126,20 @@ def _read_torch(path: Path) -> Predictor:
 
 
 def _write_onnx(model: ClientModel, path: Path) -> None:
+    inputs, output = names_of(model.schema)
+    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": True, "verbose": False}
     with _refused(model):
-        written = torch.onnx.export(
-            _program(model),
-            dynamo=True,
-            input_names=input_names(model.schema),
-            output_names=[output_name(model.schema)],
-            opset_version=OPSET,
-            verbose=False,
-        )
+        written = torch.onnx.export(_program(model), input_names=inputs, output_names=[output], **options)
         assert written is not None
         content = written.model_proto
-        _tidy(content)
-    path.write_bytes(content.SerializeToString())
-
-
-def _tidy(content: Any) -> None:
-    """Names the batch axis, and removes what the exporter notes of its work: half of a small file, with paths."""
     graph = content.graph
-    free = graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*graph.input, *graph.output):
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_param == free:
-                axis.dim_param = "batch"
+    for value in (*graph.input, *graph.output):  # a sequence's length has another name
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
     for part in (content, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
-        part.ClearField("metadata_props")
+        part.ClearField("metadata_props")  # what the exporter notes of its work: half of a small file, with paths
         part.ClearField("doc_string")
     graph.ClearField("value_info")
+    path.write_bytes(content.SerializeToString())
 
 
 def _read_onnx(path: Path) -> Predictor:
@@ -194,21 +169,13 @@ def measured(run: Predictor, model: ClientModel) -> float:
     It is that of probabilities. Means of a regression may be large: theirs counts in units of the largest mean where
     that is above 1.
     """
-    differences = []
+    worst, dtype = 0.0, model.weights.dtype
     for n in BATCHES:
         x = random_inputs(model.schema, n)
-        expected, found = in_precision(model)(x).double(), run(x).double()
-        apart = float((found - expected).abs().max()) if found.shape == expected.shape else float("inf")
-        differences.append(apart / max(1.0, float(expected.abs().max())))
-        said = (
-            f"--format: the exported model of client {model.name} differs from the library's by {differences[-1]:.1e}"
-        )
-        equal = differences[-1] <= LARGEST_DIFFERENCE  # False for NaN, too
+        expected = model(tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, x)).double()
+        apart = float((run(x).double() - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+        said = f"--format: the exported model of client {model.name} differs from the library's by {apart:.1e}"
+        equal = apart <= LARGEST_DIFFERENCE  # False for NaN, too
         require(equal, f"{said}, more than {LARGEST_DIFFERENCE:g}; nothing was written")
-    return max(differences)
-
-
-def in_precision(model: ClientModel) -> Predictor:
-    """The model for inputs of any precision."""
-    dtype = model.weights.dtype
-    return lambda x: model(tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, x))
+        worst = max(worst, apart)
+    return worst

@@ -19,8 +19,8 @@ from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
-from fedem_lightning.serving.export_formats import BATCHES, FORMATS, in_precision, input_names, measured, output_name
-from fedem_lightning.serving.model_files import load_clients, read_clients, write_clients
+from fedem_lightning.serving.export_formats import BATCHES, FORMATS, measured, names_of
+from fedem_lightning.serving.model_files import load_clients, write_clients
 
 
 def export(chosen: argparse.Namespace) -> None:
@@ -45,8 +45,9 @@ def export(chosen: argparse.Namespace) -> None:
             file.replace(folder / file.name)
     n = len(models.names)
     print(f"{chosen.out}: {n} client{'s' * (n > 1)}, {kind.described}, {size:,} bytes")
-    batches = " and ".join(map(str, BATCHES))
-    print(f"difference from the library: {worst:.1e} at most, on batches of {batches} random samples")
+    if kind.write is not None:
+        batches = " and ".join(map(str, BATCHES))
+        print(f"difference from the library: {worst:.1e} at most, on batches of {batches} random samples")
 
 
 def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
@@ -80,16 +81,16 @@ def only(models: ClientModels, name: str) -> ClientModels:
 def write_models(
     models: ClientModels, name: str, folder: Path, stem: str | None = None
 ) -> tuple[dict[str, str], float]:
-    """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference."""
+    """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference.
+
+    A format that does not write one model has one file, of their tensors.
+    """
     kind, worst, personal = FORMATS[name], 0.0, models.personal
     stems = {client: stem for client in models.names} if stem else file_stems(models.names)
     if kind.write is None or kind.read is None:
         alone = stems[models.names[0]] if len(models.names) == 1 else "clients"
         path = folder / f"{stem or alone}{kind.suffix}"
         write_clients(path, models)
-        network = personal.components[0] if isinstance(personal, SharedModels) else personal.backbone
-        again = read_clients(path, backbone=network)
-        worst = max(measured(in_precision(again.model(client)), models.model(client)) for client in models.names)
         return dict.fromkeys(models.names, path.name), worst
     index: dict[str, str] = {}
     first: dict[bytes, str] = {}  # clients with the same weights of shared components have the same model
@@ -125,4 +126,5 @@ def preprocessing(models: ClientModels) -> dict[str, Any]:
     """What a user's sample looks like, how it becomes the model's input, and what the output means; plain values."""
     schema = models.schema
     state = {name: value for name, value in schema.state().items() if name not in ("names", "seen", "n_train")}
-    return {"inputs": input_names(schema), "output": output_name(schema), **state}
+    inputs, output = names_of(schema)
+    return {"inputs": inputs, "output": output, **state}

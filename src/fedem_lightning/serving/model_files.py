@@ -24,7 +24,6 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
-from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
@@ -72,7 +71,6 @@ def load_clients(path: str | Path, trust: Sequence[str] | str = (), **arguments:
         UserError: see `load`; or clients of the run adapt their models to samples, which a checkpoint does not keep.
 
     """
-    check_arguments("", load_clients, {"path": path, "trust": trust})
     if Path(path).suffix == ".safetensors":
         return read_clients(Path(path).expanduser(), [trust] if isinstance(trust, str) else trust, **arguments)
     return load(path, trust, **arguments).trained_model.clients_models()
@@ -83,14 +81,12 @@ def checkpoint_of(path: Path) -> Path:
     if path.is_file():
         return path
     require(path.is_dir(), f"{path}: no such run or file")
-    if not (path / "checkpoints").is_dir():
-        runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
-        some = f"a folder of {len(runs)} runs, expected one of them, e.g. {runs[0]}" if runs else "no checkpoint here"
-        raise UserError(f"{path}: {some}; expected a run's folder or a .ckpt file")
     best = path / "checkpoints" / BEST
     found = best if best.exists() else newest_checkpoint(path)
     if found is None:
-        raise UserError(f"{path / 'checkpoints'}: no intact checkpoint")
+        runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
+        some = f"a folder of {len(runs)} runs, expected one of them, e.g. {runs[0]}" if runs else "no checkpoint here"
+        raise UserError(f"{path}: {some}; expected a run's folder or a .ckpt file")
     return found
 
 
@@ -120,7 +116,6 @@ def write_clients(path: Path, models: ClientModels) -> None:
 
 def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:
     """Reads the models; `backbone` is the network, if the file cannot name it; UserError if the file is broken."""
-    require(path.is_file(), f"{path}: no such file")
     try:
         with safe_open(regular(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -137,11 +132,10 @@ def _models(
 ) -> ClientModels:
     names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
     schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    network = _network(made_of, trust, backbone)
-    network = network.to(tensors["weights"].dtype).eval()  # first, so that no tensor loses bits
+    weights, own = tensors["weights"], _with_prefix(tensors, "clients.")
+    network = _network(made_of, trust, backbone).to(weights.dtype).eval()  # first, so that no tensor loses bits
     arrange(network, torch.device("cpu"))
     network.load_state_dict(_with_prefix(tensors, "network."), strict=False)
-    weights, own = tensors["weights"], _with_prefix(tensors, "clients.")
     if own:
         return ClientModels(tuple(names), OwnModels(network, own, weights), schema)
     states: list[Any] = [_with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
@@ -157,9 +151,7 @@ def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> 
     filled = with_network(made_of, own)
     if filled == made_of and {"backbone", "head"} <= made_of.keys():  # a network of the method's around the user's
         filled = {**made_of, "backbone": own}
-    if users_network(own) is not own or filled == made_of or recipe(own).get("_target_") == made_of.get("_target_"):
-        return own
-    return copy.deepcopy(make(filled, trust, "backbone"))
+    return own if filled in (own, made_of) else copy.deepcopy(make(filled, trust, "backbone"))
 
 
 def _with_prefix(tensors: Models, prefix: str) -> Models:
