@@ -284,5 +284,5 @@ def test_no_reader_waits_for_a_pipe() -> None:
     os.mkfifo("a.ckpt")
     with pytest.raises(UserError, match="is no intact checkpoint"):
         read_checkpoint(Path("a.ckpt"))
-    with pytest.raises(UserError, match="no intact .safetensors"):
+    with pytest.raises(UserError, match="no intact"):
         read_clients(Path("a.ckpt"))
