@@ -320,19 +320,18 @@ def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
     recorded = yaml.safe_load((tmp_path / "hparams.yaml").read_text())
     expected = {
         "algorithm": "FedProx",
-        "backbone": {"class": "Linear", "parameters": 6},
+        "backbone": {"_target_": "fedem_lightning.backbones.simple.Linear", "in_shape": [5], "n_outputs": 1},
         "n_clients": 4,
         "n_components": 1,
         "mu": 0.7,
-        "client_optimizer": {"class": "ClientSGD", **vars(sgd)},
-        "server_optimizer": {"class": "SGD", "lr": 1.0},
-        "adaptation": {"class": "Finetune", "epochs": 2, "client_optimizer": None, "part": "all", "head": None},
-        "engine": {"class": "AutoEngine", "block_size": None, "memory_gb": None},
+        "client_optimizer": {"_target_": "fedem_lightning.client_optimizers.ClientSGD", **vars(sgd)},
+        "server_optimizer": {"_target_": "torch.optim.sgd.SGD", "_partial_": True, "lr": 1.0},
+        "adaptation": {"_target_": "fedem_lightning.adaptation.base.Finetune", "epochs": 2},
         "batch_size": 128,
         "participation": 1.0,
         "seed": 1,
     }
-    assert recorded.items() >= expected.items()
+    assert {name: recorded[name] for name in expected} == expected
     data_expected = {"class": "SyntheticMixture", "n_clients": 4, "dimension": 5, "alpha": 0.4, "seed": 3}
     assert recorded["data"].items() >= data_expected.items()
     assert recorded == {**model.hparams, **data.hparams}

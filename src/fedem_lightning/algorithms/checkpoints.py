@@ -18,7 +18,7 @@ from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
-from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, plain, recipe
+from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, recipe
 from fedem_lightning.records.remaking import call, find, make, without_gone
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def logged_arguments(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
     made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
     chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
     given = arguments_with_defaults(algorithm)
-    found: dict[str, Any] = plain({"algorithm": type(algorithm), **given, **made, **chosen})
+    found: dict[str, Any] = recipe({"algorithm": type(algorithm).__name__, **given, **made, **chosen})
     return found
 
 

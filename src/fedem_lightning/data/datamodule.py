@@ -14,7 +14,7 @@ from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import InShape
 from fedem_lightning.errors import require
-from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, plain
+from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, recipe
 from fedem_lightning.settings.check import check_arguments, grouped
 
 
@@ -70,7 +70,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
 
     def _describe(self, arguments: dict[str, Any]) -> None:
         """Saves hyper-parameters under one name: Lightning refuses a name that the model has too, such as seed."""
-        arguments = {name: plain(value) for name, value in arguments.items() if name != "federation"}
+        arguments = {name: recipe(value) for name, value in arguments.items() if name != "federation"}
         self.save_hyperparameters({"data": {"class": type(self).__name__, **arguments}})
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import Domains, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.errors import require
-from fedem_lightning.records.recipes import plain
+from fedem_lightning.records.recipes import recipe
 from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
 from fedem_lightning.tasks import Regression, Task, TaskName, make_task
 
@@ -80,7 +80,7 @@ class TaskOptions:
 
     def notes_of(self, task: Task) -> dict[str, Any]:
         """What a federation's notes say of it, and of the task that it made."""
-        found: dict[str, Any] = {} if self.class_weights is None else {"class_weights": plain(self.class_weights)}
+        found: dict[str, Any] = {} if self.class_weights is None else {"class_weights": recipe(self.class_weights)}
         if isinstance(task, Regression) and task.shift is not None and task.scale is not None:
             mean, deviation = (", ".join(f"{value:.4g}" for value in values) for values in (task.shift, task.scale))
             learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"

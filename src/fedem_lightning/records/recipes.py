@@ -1,4 +1,4 @@
-"""Objects as plain values: what made them, their recipes in checkpoints, and the hyper-parameters that loggers show.
+"""Objects as plain values: their recipes, in checkpoints and as the hyper-parameters that loggers show.
 
 A recipe is a dictionary with the object's class under "_target_" and its arguments, as in Hydra's configurations; a
 checkpoint makes the object from it again without pickle (`remaking`).
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedem_lightning.settings.check import Checked, arguments_of, check_arguments, parameters
 
 RECORDED_FUNCTIONS: list[Callable[..., Any]] = []
 """Those that `recorded` decorates."""
-_OTHER = object()
 
 
 class Recorded(Checked):
@@ -78,8 +77,18 @@ def remember_call(made: Any, factory: Callable[[], Any]) -> Any:
 
 def recipe(value: Any) -> Any:
     """A value as numbers, strings, None, lists and dictionaries; "_unknown_" names what cannot be made again."""
-    if (found := _of_python(value, recipe)) is not _OTHER:
-        return found
+    if is_plain(value):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (str, Path)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): recipe(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | Tensor) and value.ndim == 1 and len(value) <= 1000:
+        return recipe(value.tolist())
+    if isinstance(value, Sequence):
+        return [recipe(part) for part in value]
     if isinstance(value, functools.partial) and not value.args:
         return {"_target_": import_path(value.func), "_partial_": True, **recipe(value.keywords)}
     if isinstance(getattr(value, "made_with", None), dict):
@@ -93,40 +102,6 @@ def recipe(value: Any) -> Any:
 def import_path(thing: Any) -> str:
     """Where a class or a function is defined."""
     return f"{thing.__module__}.{thing.__qualname__}"
-
-
-def plain(value: Any) -> Any:
-    """Values as numbers, strings, lists and dictionaries, which loggers show and checkpoints hold without pickling.
-
-    An object becomes a dictionary: its class, and its public attributes that are plain or dataclasses. A network
-    becomes its class and number of parameters.
-    """
-    if (found := _of_python(value, plain)) is not _OTHER:
-        return found
-    if isinstance(value, np.ndarray | Tensor) and value.ndim == 1 and len(value) <= 1000:
-        return plain(value.tolist())
-    if isinstance(value, functools.partial):
-        return {"class": plain(value.func), **plain(value.keywords)}
-    if isinstance(value, nn.Module):
-        return {"class": type(value).__name__, "parameters": sum(p.numel() for p in value.parameters())}
-    if inspect.isclass(value) or inspect.isroutine(value):
-        return value.__name__
-    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    told = {name: plain(part) for name, part in public.items() if is_plain(part) or dataclasses.is_dataclass(part)}
-    return {"class": type(value).__name__, **told}
-
-
-def _of_python(value: Any, part_of: Callable[[Any], Any]) -> Any:
-    """Numbers, texts, None, and lists and dictionaries, whose parts `part_of` changes; `_OTHER` for anything else."""
-    if is_plain(value):
-        return value
-    if isinstance(value, np.generic):
-        return part_of(value.item())
-    if isinstance(value, (str, Path)):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): part_of(part) for key, part in value.items()}
-    return [part_of(part) for part in value] if isinstance(value, Sequence) else _OTHER
 
 
 def is_plain(value: Any) -> bool:

@@ -14,7 +14,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.files import write_atomically
-from fedem_lightning.records.recipes import plain
+from fedem_lightning.records.recipes import recipe
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
@@ -92,7 +92,7 @@ def _config(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, A
     algorithm = recipe_of(model)
     parts = {name: algorithm.pop(name, None) for name in ("backbone", "adaptation", "engine")}
     algorithm.pop("seed", None)
-    of_data = plain(dict(data.hparams.get("data", {})))
+    of_data = recipe(dict(data.hparams.get("data", {})))
     if of_data.get("seed") == model.seed:
         of_data["seed"] = "${seed}"
     trainer = {"max_epochs": whole_run(model)[0].rounds}
