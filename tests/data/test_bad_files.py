@@ -3,16 +3,12 @@
 The real readers read real files, in this process. Nothing that a file holds is executed.
 """
 
-import io
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from fedem_lightning import NpzDataModule, TableDataModule
@@ -39,67 +35,9 @@ def npz(**change: Any) -> Make:
     return make
 
 
-def zipped(members: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> Make:
-    """Good arrays, and members that are written as they are."""
-
-    def make(folder: Path) -> Path:
-        path = npz(**dict.fromkeys(name.removesuffix(".npy") for name in members))(folder)
-        with zipfile.ZipFile(path, "a", how) as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-        return path
-
-    return make
-
-
-def saved(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def encrypted(folder: Path) -> Path:
-    """The flag that a zip with a password has, in every place where it stands."""
-    path = npz()(folder)
-    content = bytearray(path.read_bytes())
-    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = content.find(signature)
-        while at >= 0:
-            content[at + offset] |= 1
-            at = content.find(signature, at + 4)
-    path.write_bytes(content)
-    return path
-
-
-def cut(make: Make, share: float) -> Make:
-    def shorter(folder: Path) -> Path:
-        path = make(folder)
-        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-        return path
-
-    return shorter
-
-
-def flipped(folder: Path) -> Path:
-    """One byte of x is another: the checksum of the zip notices."""
-    path = npz()(folder)
-    content = bytearray(path.read_bytes())
-    content[content.find(GOOD["x"].tobytes()) + 9] ^= 1
-    path.write_bytes(content)
-    return path
-
-
 def written(name: str, content: bytes) -> Make:
     def make(folder: Path) -> Path:
         (folder / name).write_bytes(content)
-        return folder / name
-
-    return make
-
-
-def made_by(name: str, command: Callable[[Path], Any]) -> Make:
-    def make(folder: Path) -> Path:
-        command(folder / name)
         return folder / name
 
     return make
@@ -113,25 +51,17 @@ class Payload:
 
 
 def with_pickle(folder: Path) -> Path:
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([Payload()] * N, dtype=object), allow_pickle=True)
-    return zipped({"x.npy": buffer.getvalue()})(folder)
+    np.savez(folder / "a.npz", **{**GOOD, "x": np.array([Payload()] * N, dtype=object)})
+    return folder / "a.npz"
 
 
-SURROGATE, LONG = "a\ud800", "n" * 10_000
 NPZ: dict[str, tuple[Make, str]] = {
     "nothing there": (lambda p: p / "none.npz", "no file .*none.npz"),
-    "a pipe": (made_by("a.npz", os.mkfifo), "no file .*a.npz"),
-    "empty": (written("a.npz", b""), "a.npz is no .npz file"),
-    "half of it": (cut(npz(), 0.5), "a.npz is no .npz file, or only a part of one"),
-    "a flipped bit": (flipped, "cannot read .*a.npz as .npz .*Bad CRC-32"),
-    "encrypted": (encrypted, "cannot read .*a.npz as .npz .*is encrypted, password required"),
+    "empty": (written("a.npz", b""), "a.npz is no .npz file, or only a part of one"),
     "a pickle": (with_pickle, "cannot read .*a.npz as .npz without Python objects: save strings with .astype"),
     "a single value": (npz(x=np.array(3.0)), "x: expected at least one sample"),
     "no client array": (npz(client=None), "a.npz lacks client; expected x, y, client"),
     "one axis": (npz(x=np.arange(N * 1.0)), r"x: expected features \[n, ...\], at least one, got shape \(12,\)"),
-    "no feature": (npz(x=np.zeros((N, 0))), r"x: expected features .* got shape \(12, 0\)"),
-    "complex": (npz(x=GOOD["x"] + 1j), "x: expected numbers, got dtype complex128"),
     "words": (npz(x=np.full((N, 2), "a")), "x: expected numbers, got dtype <U1"),
     "NaN": (
         npz(x=np.where(np.arange(24).reshape(N, 2) >= 20, np.nan, 0)),
@@ -146,7 +76,7 @@ NPZ: dict[str, tuple[Make, str]] = {
         npz(y=GOOD["y"] * 10**9),
         "y: the largest label, 1000000000, would make 1000000001 classes in 12 samples; .* or set n_classes",
     ),
-    "negative labels": (npz(y=GOOD["y"] - 5), "y: label -5 at sample 0 is outside the 2 classes"),
+    "negative labels": (npz(y=GOOD["y"] * 2 - 1), "y: label -1 at sample 0 is outside the 2 classes"),
     "half labels": (npz(y=GOOD["y"] / 2), "y: label 0.5 at sample 1 is no whole number"),
     "huge clients beside names": (
         npz(client=GOOD["client"] + 2**62, names=["a", "b"]),
@@ -154,7 +84,6 @@ NPZ: dict[str, tuple[Make, str]] = {
     ),
     "equal names": (npz(names=["a", "a"]), "names: expected different names, got a twice"),
     "NUL": (npz(names=["b", "a\0b"]), r"names: number 1, 'a\\x00b', has a character that no file can hold"),
-    "10,000 letters": (npz(names=["b", LONG]), "names: number 1 has 10000 characters, more than 1000"),
     "split of 3": (npz(split=np.arange(N) % 4), "split: expected 0 train, 1 val, 2 test, got 3 at sample 3"),
     "split of other words": (npz(split=np.full(N, "dev")), "split: expected the words train, val, test, got dev"),
     "another name": (
@@ -207,13 +136,9 @@ def test_what_looks_odd_but_is_right_is_read(tmp_path: Path, nothing_runs: None)
         np.savez_compressed(tmp_path / "b.npz", **arrays)
         with pytest.warns(UserWarning, match="b.npz: not read: ../../etc/passwd"):
             assert NpzDataModule(tmp_path / "b.npz").federation.digest() == plain.digest()
-    one = NpzDataModule(npz(client=np.zeros(N, int))(tmp_path)).federation
-    assert one.n_clients == 1
     assert NpzDataModule(npz(y=GOOD["y"] * 61)(tmp_path)).n_outputs == 62  # classes that do not occur here
     assert NpzDataModule(npz(y=GOOD["y"] * 5000)(tmp_path), n_classes=6000).n_outputs == 6000
-    np.savez_compressed(tmp_path / "zeros.npz", **{**GOOD, "x": np.zeros((N, 500_000), np.uint8)})
-    assert NpzDataModule(tmp_path / "zeros.npz").federation.in_shape == (500_000,)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz", "zeros.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -225,13 +150,7 @@ def csv(text: str | bytes) -> Make:
     return written("t.csv", text.encode() if isinstance(text, str) else text)
 
 
-def parquet(**columns: Any) -> Make:
-    table = {"client": ["a", "b"] * 6, "age": [*range(N)], "y": [0, 1, 0] * 4, **columns}
-    return made_by("t.parquet", lambda path: pa.parquet.write_table(pa.table(table), path))
-
-
 TABLES: dict[str, tuple[Make, str]] = {
-    "a pipe": (made_by("t.csv", os.mkfifo), "no file .*t.csv"),
     "blank lines": (csv("\n\n"), "t.csv is empty"),
     "semicolons": (csv(CSV.replace(",", ";")), "separated by ';'; save it with commas"),
     "too many values": (csv(CSV + "a,1,1,1\n"), "cannot read .*t.csv as .csv .*saw 4"),
@@ -242,22 +161,14 @@ TABLES: dict[str, tuple[Make, str]] = {
         csv(CSV.replace(".5,", ".5x,") + f"a,{'x' * 10**6},1\n"),
         "column 'age': number .* characters, more",
     ),
-    "an open quote": (csv(CSV + 'a,"1,1\n'), "cannot read .*t.csv as .csv .*EOF inside string"),
     "latin-1": (csv(CSV.replace("a,", "ä,").encode("latin-1")), "t.csv is no UTF-8 text"),
-    "NUL in the header": (csv(CSV.replace("age", "a\0ge", 1)), "columns: number 1, .* no file can hold"),
     "huge clients": (csv(CSV.replace("a,", "1e30,").replace("b,", "2,")), "client: expected .* got 1e30"),
     "one label": (csv(CSV.replace(",1\n", ",0\n")), "column 'y' holds one class only"),
     "no parquet": (written("t.parquet", b"hello"), "cannot read .*t.parquet as .parquet"),
-    "a parquet's ends alone": (
-        written("t.parquet", b"PAR1" + bytes(8) + b"\xff\xff\xff\x7fPAR1"),
-        "cannot read .*parquet",
-    ),
-    "labels of 1e300": (parquet(y=[1e300, 0.0] * 6), "y: numbers too large for float32|column 'y'"),
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_refused(name: str, tmp_path: Path, nothing_runs: None) -> None:
     make, message = TABLES[name]
-    task: Any = "regression" if name == "labels of 1e300" else None
-    refused(make, lambda path: TableDataModule(path, "y", "client", task=task), message, tmp_path)
+    refused(make, lambda path: TableDataModule(path, "y", "client"), message, tmp_path)

@@ -12,9 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torchvision.datasets import ImageFolder
 
 from fedem_lightning import FolderDataModule, TorchDataModule, UserError
-from helpers.commands import call
 from helpers.folders import COLOURS, save_images
-from helpers.runs import leave_undrawn
 
 ORDERS = {"a": ("cat", "dog", "fish"), "b": ("fish", "dog"), "c": ("dog", "cat")}
 
@@ -54,7 +52,6 @@ def assert_by_name(data: Any, names: list[str] | None = None) -> None:
 def test_other_numbers_are_mapped_by_name(say: str) -> None:
     names = ["cat, or so", "dog, or so", "fish, or so"] if say == "synonyms" else None
     assert_by_name(TorchDataModule(clients(say)), names)
-    assert_by_name(TorchDataModule(clients(say), test={"a": Named(ORDERS["b"], say)}), names)
     parts = {"a": DataLoader(Named(ORDERS["a"], say)), "b": Subset(Named(ORDERS["b"], say), range(6))}
     assert_by_name(TorchDataModule({**parts, "c": ConcatDataset([Named(ORDERS["c"], say)] * 2)}), names)
 
@@ -157,11 +154,3 @@ def test_mistakes_in_a_folder_are_one_line(tmp_path: Path) -> None:
         make(tmp_path / name)
         with pytest.raises(UserError, match=rf"^path: {tmp_path / name}: .*({message})"):
             FolderDataModule(tmp_path / name)
-
-
-def test_a_run_on_a_folder_names_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
-    save_images(tmp_path / "shops", ORDERS, n=10)
-    short = ["algorithm=fedavg", "trainer.max_epochs=1", "backbone=mlp", "trainer.accelerator=cpu", "run_dir=run"]
-    assert call(tmp_path, monkeypatch, "dataset=folder", "dataset.path=shops", *short) == 0
-    assert '"fish"' in (tmp_path / "run/results.json").read_text()

@@ -55,9 +55,6 @@ def test_consecutive_samples_are_not_copied() -> None:
     assert block.x(torch.float32).data_ptr() == stored(data.federation).x[int(block.index[0])].data_ptr()
 
 
-# --- splits and partitions --------------------------------------------------------------------------------------------
-
-
 # --- a user's arrays --------------------------------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "client": np.array([0, 0, 1, 1])}

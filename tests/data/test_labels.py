@@ -92,19 +92,16 @@ REFUSED = {
     "a target": (X, np.where(np.arange(N) > 4, np.nan, 0), "regression", "y: NaN or infinity in 7 samples"),
     "classes": (X, CODES % 2, "multilabel", "n_classes: a multilabel task has as many labels as y has columns"),
     "by class": (X, CODES, "language", "partition: dirichlet deals by class, a regression and samples of several"),
-    "weights": (X, CODES, "language", "class_weights: only classification and binary have them"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_labels_are_refused_in_one_line(name: str) -> None:
     x, y, task, message = REFUSED[name]
-    more: dict[str, Any] = {"classes": {"n_classes": 2}, "weights": {"class_weights": "balanced"}}
-    options: dict[str, Any] = more.get(name, {})
-    client = None if name == "by class" else CLIENT
-    options |= {"partition": "dirichlet", "n_clients": 2} if name == "by class" else {}
+    by_class = {"partition": "dirichlet", "n_clients": 2}
+    more: dict[str, Any] = {"classes": {"n_classes": 2}, "by class": by_class}
     with pytest.raises(UserError) as error:
-        made(x, y, task, client, **options)
+        made(x, y, task, None if name == "by class" else CLIENT, **more.get(name, {}))
     line = str(error.value)
     for part in message.split("{}"):
         assert part in line

@@ -99,12 +99,10 @@ def test_natural_keeps_whole_owners() -> None:
     [
         (lambda: natural(Labels(Y), 0), "needs data with a client for each sample"),
         (lambda: natural(LABELS, 0, 31), "got 31, but the data has 30"),
-        (lambda: dirichlet(LABELS, 0, 10**9, 1.0, min_samples=0), "too few for 1000000000 clients"),
         (lambda: made(partition="iid"), "^n_clients"),
         (lambda: made(partition="dirichlet", n_clients=12, alpha=0.0), "^alpha"),
         (lambda: pachinko(Labels(Y), 0, 12, 0.4, 10.0), "needs data with coarse labels"),
         (lambda: shards(LABELS, 0, 4000, 2), "8000 shards of 6000 samples"),
-        (lambda: quantity_skew(LABELS, 0, 700, 0.4), "too few for 700 clients"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: Callable[[], Partition], message: str) -> None:
@@ -155,7 +153,6 @@ def test_a_share_of_the_clients_is_dealt_to_the_groups(share: float, sizes: list
 @pytest.mark.parametrize(
     ("shape", "kind", "n_groups", "message"),
     [
-        ((8, 6, 6), "inversion", 3, "2 groups at most"),
         ((8, 6, 6), "rotation", 5, "4 groups at most"),
         ((8, 6, 5), "rotation", 2, "square images"),
         ((8, 6, 6), "labels", 9, "^n_groups"),
@@ -184,7 +181,6 @@ def test_dirichlet_partition_deals_every_sample_and_alpha_sets_the_skew() -> Non
         skew[alpha] = (counts.max(axis=1) / counts.sum(axis=1)).mean()
     assert skew[0.1] > 0.4
     assert skew[100.0] < 0.16
-    assert np.array_equal(client, dirichlet(Labels(y), 0, 10, 100.0).client)
     with pytest.raises(UserError, match="5000 samples are too few for 501 clients with 10 each"):
         dirichlet(Labels(y), 0, 501, 0.1)
     with pytest.raises(UserError, match="no Dirichlet"):

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import FederatedDataModule, PFLlibDataModule, UserError
-from helpers.commands import call
 from helpers.pfllib import save_object, save_pfllib
-from helpers.runs import leave_undrawn
 
 T, N = 12, 84
 X, Y = np.random.default_rng(0).normal(size=(N, 1, 4, 4)).astype(np.float32), np.arange(N) % 3
@@ -56,13 +54,9 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "a call in an array": lambda: pickle.dumps(np.array([Payload()], dtype=object)),
     "eval": lambda: b'c__builtin__\neval\n(S\'__import__("os").mkdir("executed")\'\ntR.',
     "a numpy function": lambda: b"cnumpy\nfromfile\n(S'x'\ntR.",
-    "a name with dots": lambda: b"\x80\x04\x8c\x05numpy\x8c\x0dndarray.tofile\x93.",
     "a changed stand-in": lambda: b"cnumpy\ndtype\n}S'order'\nS'x'\nsb.",
-    "a changed class": lambda: b"cnumpy\ndtype\nN}S'__init__'\nI1\ns\x86b.",
     "objects as numbers": lambda: pickle.dumps(np.array([1, "a"], dtype=object)).replace(b"O8", b"f8"),
     "an array of 10^12": lambda: pickle.dumps(np.zeros(3, "f4"), 2).replace(b"K\x03\x85", b"\x8a\x05\0\0\0\0\1\x85"),
-    "half": lambda: pickle.dumps(X)[:50],
-    "another class": lambda: pickle.dumps(np.ma.masked_array([1.0])),
 }
 
 
@@ -91,12 +85,9 @@ def replaced(content: Any) -> Callable[[Path], Any]:
 
 
 WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no folder": (lambda folder: None, "^path: no .npz file in .*train; expected PFLlib's folder"),
     "no test file": (lambda folder: (pfllib(folder) / "test/3.npz").unlink(), "^path: .*test lacks 3.npz, which train"),
     "an empty client": (replaced({"x": X[:0], "y": Y[:0]}), "^path: .*data: client 3: no samples$"),
-    "shapes": (replaced({"x": X[:, 0], "y": Y}), r"^path: .*client 3: x of shape \[n, 4, 4\] and float32, but"),
     "no y": (replaced({"x": X}), "^path: cannot read .*3.npz as PFLlib's file of a client.* (KeyError: 'y')"),
-    "a list": (replaced([1, 2]), "^path: cannot read .*3.npz as PFLlib's file of a client"),
     "our .npz": (lambda folder: np.savez(pfllib(folder) / "train/3.npz", x=X, y=Y), "^path: cannot read .*3.npz"),
     "nan": (replaced({"x": X[:2] * np.nan, "y": Y[:2]}), "^x: NaN or infinity in 2 samples, .* of client 3"),
 }
@@ -109,15 +100,3 @@ def test_every_mistake_is_one_line(mistake: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=line.replace("(KeyError: 'y')", r"\(KeyError: 'y'\)")) as found:
         PFLlibDataModule(tmp_path / "data")
     assert "\n" not in str(found.value)
-
-
-def test_the_command_line_reads_a_folder_or_says_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_undrawn(monkeypatch)
-    pfllib(tmp_path / "mine")
-    short = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "backbone=linear", "algorithm=fedavg", "run_dir=out")
-    assert call(tmp_path, monkeypatch, "dataset=pfllib", "dataset.path=mine", *short) == 0
-    assert "data: 12 clients, 84 samples of shape (1, 4, 4)" in capsys.readouterr().out
-    assert call(tmp_path, monkeypatch, "dataset=pfllib", *short, "run_dir=third") == 2
-    assert "path: expected a folder, e.g. dataset.path=" in capsys.readouterr().err.splitlines()[-1]
