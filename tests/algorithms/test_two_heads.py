@@ -21,7 +21,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.models.parts import find_head
+from fedem_lightning.models.heads import find_head
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 

@@ -28,8 +28,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.models.last_layer import computed_last
-from fedem_lightning.models.parts import split_body_head
+from fedem_lightning.models.parts import computed_last, split_body_head
 from helpers.federations import make_data, make_trainer
 
 LAYERS = ("body", "classifier")

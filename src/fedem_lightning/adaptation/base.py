@@ -18,8 +18,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.last_layer import one_sample
-from fedem_lightning.models.parts import split_body_head
+from fedem_lightning.models.parts import one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded

@@ -16,9 +16,8 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import model_state
-from fedem_lightning.models.last_layer import one_sample
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
-from fedem_lightning.models.parts import head_layer
+from fedem_lightning.models.parts import head_layer, one_sample
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means, parts_of
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.settings.ranges import Positive, PositiveInt

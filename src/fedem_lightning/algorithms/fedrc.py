@@ -19,7 +19,7 @@ from fedem_lightning.em import add_by_owner
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.parts import owner_and_class
+from fedem_lightning.models.heads import owner_and_class
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.tasks import known

@@ -8,8 +8,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import copied, model_state
-from fedem_lightning.models.last_layer import one_sample, owner
-from fedem_lightning.models.parts import split_body_head, users_network
+from fedem_lightning.models.parts import one_sample, owner, split_body_head, users_network
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import parameters
 

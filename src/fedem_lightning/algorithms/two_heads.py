@@ -25,9 +25,16 @@ from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, Owner
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.heads import BothLosses, PrototypeNetwork, PulledLoss, TwoHeads, apart, class_sums
-from fedem_lightning.models.last_layer import one_sample
-from fedem_lightning.models.parts import class_counts, wrapped
+from fedem_lightning.models.heads import (
+    BothLosses,
+    PrototypeNetwork,
+    PulledLoss,
+    TwoHeads,
+    apart,
+    class_counts,
+    class_sums,
+)
+from fedem_lightning.models.parts import one_sample, wrapped
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, component_outputs
 from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import NotNegative

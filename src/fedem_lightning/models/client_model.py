@@ -21,12 +21,7 @@ from fedem_lightning.models.tensors import each_called, share_frozen
 class ClientModel(nn.Module):
     """What one client predicts with: sum_m pi_m h_m(x), Eq. 5 of the FedEM paper. It holds copies, in eval mode.
 
-    Args:
-        networks: the M networks h_m.
-        weights: pi, [M]; they sum to 1.
-        schema: form of the samples, and the task.
-        name: the client's name.
-
+    `networks` are the h_m, `weights` pi, [M], which sum to 1; `schema` has the form of the samples, and the task.
     """
 
     weights: Tensor
@@ -51,10 +46,7 @@ class ClientModel(nn.Module):
         """The same as `forward`, from samples as in training: arrays, uint8 images, or rows of a table.
 
         Rows are a DataFrame, a dictionary of one row, or a list of such; other columns, such as clients, are ignored.
-
-        Raises:
-            UserError: the samples have another form.
-
+        UserError: the samples have another form.
         """
         samples: Any = self.schema.samples_of(self.schema.x_of(x)).to(self.weights.device)
         everything = torch.arange(len(samples.y), device=self.weights.device)

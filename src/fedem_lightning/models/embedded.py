@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
@@ -45,15 +46,8 @@ def embedded(data: FederatedDataModule, body: Pretrained) -> FederatedDataModule
     """The data with features in place of the samples: a frozen body reads each sample once, equal ones once.
 
     Give the algorithm the same network, `FedEM(body, data.n_clients)`. Clients train heads; a client's model still
-    takes samples. The body runs on its own device, in its own dtype.
-
-    Args:
-        data: arrays, images, texts; not augmented.
-        body: with trains="head".
-
-    Raises:
-        UserError: the body is not frozen, or the samples change in each round.
-
+    takes samples. The body (of trains="head") runs on its own device, in its own dtype. Data may be arrays, images or
+    texts, but not augmented.
     """
     start, federation = time.perf_counter(), data.federation
     raw: Any = federation.samples
@@ -108,7 +102,5 @@ def _distinct(raw: Arrays | Fields, positions: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(raw, Fields) or any(part.is_floating_point() for part in raw.x.values()):
         return positions, torch.arange(len(positions), device=positions.device)
     rows = torch.cat([part[positions].flatten(1) for part in raw.x.values()], dim=1)
-    _, which = rows.unique(dim=0, return_inverse=True)
-    first = torch.full((int(which.max()) + 1,), len(which), dtype=torch.int64, device=which.device)
-    first.scatter_reduce_(0, which, torch.arange(len(which), device=which.device), "amin")
-    return positions[first], which
+    _, first, which = np.unique(rows.cpu().numpy(), axis=0, return_index=True, return_inverse=True)
+    return positions[first], torch.from_numpy(which.ravel()).to(positions)

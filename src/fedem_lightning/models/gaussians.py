@@ -89,12 +89,10 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
         for name in self.sized[1:]:
             self.register_parameter(name, nn.Parameter(some.new_zeros(0), requires_grad=False))
 
-    def take(self, **tensors: Tensor) -> "GatedMixture":
-        """Takes the Gaussians: `means`, `white` (see `whitening`), `center` and `projection`; returns the module."""
+    def take(self, **tensors: Tensor) -> None:
+        """Takes the Gaussians: `means`, `white` (see `whitening`), `center` and `projection`."""
         for name, tensor in tensors.items():
-            new = tensor.clone()
-            setattr(self, name, new if name in self._buffers else nn.Parameter(new, requires_grad=False))
-        return self
+            setattr(self, name, nn.Parameter(tensor.clone(), requires_grad=False))
 
     def log_density(self, x: Tensor) -> Tensor:
         """log p(x) under the client's mixture of Gaussians: [n, ...] -> [n]. Low values are novel inputs."""
@@ -125,9 +123,8 @@ def start(federation: Federation, dimension: int | None, n_gaussians: int, full:
         require(fits, f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}")
         center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
         axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
-        projection = (
-            axes * axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
-        )  # the largest entry is positive
+        largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
+        projection = axes * largest.sign()  # the largest entry is positive
     _, covariance = moments((embedded(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)

@@ -1,8 +1,9 @@
 """Networks with another head: two heads, or prototypes of the classes."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -10,11 +11,69 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
+from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
-from fedem_lightning.models.parts import WithFeatures, by_learner, class_counts, find_head
+from fedem_lightning.models.components import within
+from fedem_lightning.models.parts import Around, split_body_head
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.tensors import called
 from fedem_lightning.tasks import OfTask, known
+
+
+class WithFeatures(Around):
+    """A user's network whose features are known. A subclass defines `forward`, which takes samples as they are.
+
+    A buffer that is None is no part of the model. Its values come beside a model's tensors, under its name, and have
+    leading axes where an engine stacks learners: `by_learner`. `head`: see `find_head`.
+    """
+
+    def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
+        super().__init__()
+        self.network = backbone
+        self.head, _ = find_head(backbone, head)  # the name of the head's first module
+
+    def outputs_and_features(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
+        outputs, seen = with_inputs_of(self.network, [self.network.get_submodule(self.head)], x)
+        require(bool(seen), f"algorithm.head: the network does not call its module {self.head}")
+        return outputs, seen[-1]
+
+
+def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -> tuple[Tensor, list[Tensor]]:
+    """The network's outputs [n, ...], and the inputs of these layers, call by call; the hooks are gone afterwards."""
+    seen: list[Tensor] = []
+    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
+    try:
+        return called(network, x), seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.Module]:
+    """The head of `split_body_head` as modules: the name of the first one, and all of it as one module.
+
+    UserError: the head is neither one module nor the end of an `nn.Sequential`, or what `split_body_head` refuses.
+    """
+    body, head = split_body_head(network, pattern)
+    owners = [name.split(".")[:-1] for name in head]
+    name = ".".join(path[0] for path in takewhile(lambda path: len(set(path)) == 1, zip(*owners, strict=False)))
+    module = network.get_submodule(name)
+    parts = [name]
+    if type(module) is nn.Sequential:
+        children = [f"{name}.{child}".lstrip(".") for child in module._modules]
+        start = next(i for i, child in enumerate(children) if any(within(n, [child]) for n in head))
+        parts, module = children[start:], module[start:]
+    whole = bool(parts[0]) and not any(within(n, parts) for n in body)
+    listed = ", ".join(head)
+    require(whole, f"head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
+    return parts[0], module
+
+
+def by_learner(tensor: Tensor, n_axes: int) -> Tensor:
+    """A learner's tensor [...] of `n_axes` axes, or those of a stack [A, M, ...], as [A M, ...]; A M = 1 for one."""
+    return tensor.reshape(-1, *tensor.shape[tensor.ndim - n_axes :])
 
 
 class TwoHeads(WithFeatures):
@@ -125,6 +184,18 @@ class PulledLoss(OfTask):
 def apart(block: Block) -> Models:
     """What a block's networks need to give their features, too: [C, 1]."""
     return {"apart": torch.zeros(len(block.clients), 1, dtype=torch.bool, device=block.clients.device)}
+
+
+def class_counts(block: Block, n_classes: int) -> Tensor:
+    """Training labels of each class, of each of the C clients: int64 [C, Y]; a sequence counts once a known label."""
+    y = block.y()
+    place = owner_and_class(block.owner, y, n_classes)[known(y).flatten()]
+    return torch.bincount(place, minlength=len(block.clients) * n_classes).view(-1, n_classes)
+
+
+def owner_and_class(owner: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    """owner Y + y of every label: owner int64 [n], y [n] or [n, L] -> int64 [n] or [n L]."""
+    return (owner.view(-1, *[1] * (y.ndim - 1)) * n_classes + y.long()).flatten()
 
 
 def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import require
-from fedem_lightning.models.parts import with_inputs_of
+from fedem_lightning.models.heads import with_inputs_of
 from fedem_lightning.models.personal_models import mixed
 from fedem_lightning.models.tensors import SizedByState, share_frozen
 from fedem_lightning.records.recipes import Recorded
@@ -100,8 +100,6 @@ def votes(
     no sample. Those in `left_out`, bool [n, K], do not vote on a query. Zeros where no sample votes.
 
     Example:
-        Two of the samples have the query's features, and different labels.
-
         >>> features = torch.tensor([[0.0], [0.0], [9.0]])
         >>> votes(torch.zeros(1, 1), features, torch.tensor([1, 2, 2]), n_classes=2, neighbours=2)
         tensor([[0.5000, 0.5000]])

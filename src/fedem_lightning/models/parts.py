@@ -1,9 +1,8 @@
-"""Parts of a network: body and head, the features between them, and normalisation layers."""
+"""Parts of a network: body and head, which are found in a forward pass, and normalisation layers."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
-from itertools import takewhile
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +11,15 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.models.components import Backbone, copied, model_state, within
-from fedem_lightning.models.last_layer import computed_last, owner
-from fedem_lightning.models.routed_adapters import RoutedAdapters
-from fedem_lightning.models.tensors import call_with, called, trained_parameters
+from fedem_lightning.errors import UserError, one_line, require
+from fedem_lightning.models.components import Backbone, copied, model_state
+from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded, remember_call
-from fedem_lightning.tasks import known
+
+_HINTS = {"head": "name the head by a pattern for its tensors' names", "shared": "list the modules that are shared"}
 
 
 class BodyHead(NamedTuple):
@@ -36,8 +36,7 @@ def split_body_head(
 
     `pattern` is a regular expression that is found in the names of the head's tensors; None: the head is the layer that
     computes the outputs for x [B, ...], see `computed_last`, or without x the layer that was made last. UserError,
-    which begins with `key`: the pattern is no regular expression, one of the two parts has no parameter that trains, or
-    what `computed_last` refuses.
+    which begins with `key`: the pattern is no regular expression, or one of the two parts has no parameter that trains.
 
     Example:
         >>> split_body_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
@@ -55,10 +54,9 @@ def split_body_head(
 
 
 def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head", x: Inputs | None = None) -> str:
-    """The name of the head's first layer, whose inputs are the features; the head may be the whole network.
+    """The name of the first layer of `split_body_head`'s head, which may be the whole network; its inputs are features.
 
-    The arguments are those of `split_body_head`. UserError: the pattern is no regular expression, or is in no name; or
-    what `computed_last` refuses.
+    UserError: the pattern is no regular expression, or is in no name.
     """
     names = list(model_state(network))
     owners = {owner(name) for name in _head(network, names, pattern, key, x)}
@@ -79,18 +77,87 @@ def _head(network: nn.Module, names: list[str], pattern: str | None, key: str, x
         raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from error
 
 
+def one_sample(federation: Federation, network: nn.Module) -> Inputs:
+    """x of a training sample, [1, ...], where the network is; zeros where the samples lie elsewhere."""
+    index, like = federation.splits["train"].index[:1], next(network.parameters())
+    x = federation.samples.features(index, like.dtype)
+    return tree_map(lambda t: (t if len(index) else t.new_zeros(1, *t.shape[1:])).to(like.device, copy=True), x)
+
+
+def owner(name: str) -> str:
+    """The module that holds a tensor: "layers.2" of "layers.2.weight", "fc" of "fc.parametrizations.weight.0"."""
+    return name.rpartition(".")[0].partition(".parametrizations.")[0]
+
+
+def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
+    """The name of the layer with parameters that train whose outputs become the network's without another such layer.
+
+    The network runs once on x [B, ...], in eval mode; its buffers and all random generators are as before. UserError,
+    which begins with `key`: the outputs come from no layer or from several, or from a parameter that no layer holds.
+
+    Example:
+        >>> computed_last(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1)), torch.ones(1, 4))
+        '2'
+
+    """
+    trained = trained_parameters(network)
+    owners = dict.fromkeys(map(owner, trained))
+    layers = [one for one in owners if not any(o != one and o.startswith(f"{one}." if one else "") for o in owners)]
+    source: dict[int, str] = {id(parameter): name for name, parameter in trained.items()}
+    leaves: list[Tensor] = []  # kept, so that no other tensor gets an id of theirs
+
+    def cut(name: str, returned: Any) -> Any:
+        """What a layer returns, as if it were given: the graph of the outputs ends there."""
+
+        def leaf(part: Any) -> Any:
+            if not isinstance(part, Tensor) or not part.is_floating_point():
+                return part
+            leaves.append(part.detach().requires_grad_())
+            source[id(leaves[-1])] = name
+            return leaves[-1].clone()  # a following layer may change it in place
+
+        return tree_map(leaf, returned)
+
+    was_training, device, hint = network.training, next(network.parameters()).device, _HINTS.get(key, _HINTS["head"])
+    hooks = [network.get_submodule(n).register_forward_hook(lambda *call, name=n: cut(name, call[2])) for n in layers]
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), keyed_streams(device, 0, 0):
+            buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+            outputs = call_with(network.eval(), buffers, tree_map(torch.clone, x))
+    except Exception as error:  # whatever a network raises
+        raise UserError(f"{key}: no forward pass tells the last layer ({one_line(error):.150}); {hint}") from error
+    finally:
+        network.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    found = sorted({source[one] for one in _ends(outputs) if one in source})
+    inside = getattr(network, "own_part", "")  # of several heads the one that is a client's own
+    found = [name for name in found if name.startswith(inside)]
+    told = f"the network's outputs come from {', '.join(found) or 'no layer that trains'}, not from one layer"
+    require(len(found) == 1 and found[0] in layers, f"{key}: {told}; {hint}")
+    return found[0]
+
+
+def _ends(outputs: Any) -> set[int]:
+    """The ids of the tensors at which the outputs' graph ends."""
+    seen: set[Any] = set()
+    waiting: set[Any] = {getattr(outputs, "grad_fn", None)} - {None}
+    while waiting:
+        seen |= waiting
+        waiting = {following for node in waiting for following, _ in node.next_functions} - seen - {None}
+    return {id(node.variable) for node in seen if hasattr(node, "variable")}
+
+
 def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
     """The named tensors' bytes, as a share of those of one model (`model_bytes`)."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model_state(network).items()}
     return sum(size for name, size in sizes.items() if name in names) / model_bytes(network)
 
 
-LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: BatchNorm and InstanceNorm
-
-
 def normalization_tensors(network: nn.Module) -> set[str]:
     """Names of the trained parameters and of the buffers of all normalisation layers, by the layers' types."""
-    layers = [name for name, layer in network.named_modules() if isinstance(layer, LAYERS)]
+    kinds = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # _NormBase: BatchNorm and InstanceNorm
+    layers = [name for name, layer in network.named_modules() if isinstance(layer, kinds)]
     return {name for name in model_state(network) if name.rpartition(".")[0] in layers}
 
 
@@ -100,62 +167,26 @@ def with_own_statistics(network: nn.Module, models: Models, block: Block, batch_
 
     Batches are in the samples' order; a client without samples keeps the statistics.
     """
-    layers = [layer for layer in network.modules() if isinstance(layer, _NormBase) and layer.track_running_stats]
-    models = {name: rows.clone() for name, rows in models.items()}
-    momenta = [layer.momentum for layer in layers]
-    x, owner = block.x(next(network.parameters()).dtype), block.owner
-    was_training = network.training
-    network.train()
-    try:
-        for layer in layers:
+    models, own = {name: rows.clone() for name, rows in models.items()}, copied(network).train()
+    for layer in own.modules():
+        if isinstance(layer, _NormBase):
             layer.momentum = None  # the mean over all batches since the counter was 0
-        for c in owner.unique().tolist():
-            state = {name: rows[c, 0] for name, rows in models.items()}  # views, which the forward changes
-            for name, counter in state.items():
-                if name.endswith("num_batches_tracked"):
-                    counter.zero_()
-            for rows in torch.nonzero(owner == c).flatten().split(batch_size):
-                call_with(network, state, tree_map(lambda t, rows=rows: t[rows], x))
-    finally:
-        network.train(was_training)
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
+    x, owner = block.x(next(network.parameters()).dtype), block.owner
+    for c in owner.unique().tolist():
+        state = {name: rows[c, 0] for name, rows in models.items()}  # views, which the forward changes
+        for name, counter in state.items():
+            if name.endswith("num_batches_tracked"):
+                counter.zero_()
+        for rows in torch.nonzero(owner == c).flatten().split(batch_size):
+            call_with(own, state, tree_map(lambda t, rows=rows: t[rows], x))
     return models
 
 
-class WithFeatures(Recorded, nn.Module):
-    """A user's network whose features are known. A subclass defines `forward`.
-
-    A buffer that is None is no part of the model. Its values come beside a model's tensors, under its name, and have
-    leading axes where an engine stacks learners: `by_learner`.
-
-    `forward` takes samples as they are, of several tensors as a dictionary. `head` is a regular expression found in the
-    names of the head's tensors; None: the last layer. UserError: see `find_head`.
-    """
+class Around(Recorded, nn.Module):
+    """A network of this package around the user's `network`."""
 
     takes_samples = True
-
-    def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
-        super().__init__()
-        self.network = backbone
-        self.head, _ = find_head(backbone, head)  # the name of the head's first module
-
-    def outputs_and_features(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
-        outputs, seen = with_inputs_of(self.network, [self.network.get_submodule(self.head)], x)
-        require(bool(seen), f"algorithm.head: the network does not call its module {self.head}")
-        return outputs, seen[-1]
-
-
-def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -> tuple[Tensor, list[Tensor]]:
-    """The network's outputs [n, ...], and the inputs of these layers, call by call; the hooks are gone afterwards."""
-    seen: list[Tensor] = []
-    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
-    try:
-        return called(network, x), seen
-    finally:
-        for hook in hooks:
-            hook.remove()
+    network: nn.Module
 
 
 def wrapped(backbone: Backbone, wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], nn.Module]:
@@ -165,46 +196,9 @@ def wrapped(backbone: Backbone, wrap: Callable[[nn.Module], nn.Module]) -> Calla
 
 def users_network(component: nn.Module) -> nn.Module:
     """The network that the user gave: `component`, or the one inside."""
-    return component.network if isinstance(component, WithFeatures | RoutedAdapters) else component
+    return component.network if isinstance(component, Around) else component
 
 
 def model_bytes(component: nn.Module) -> int:
     """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
     return sum(t.numel() * t.element_size() for t in model_state(users_network(component)).values())
-
-
-def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.Module]:
-    """The head of `split_body_head` as modules: the name of the first one, and all of it as one module.
-
-    UserError: there is no body or no head, or the head is neither one module nor the end of an `nn.Sequential`.
-    """
-    body, head = split_body_head(network, pattern)
-    owners = [name.split(".")[:-1] for name in head]
-    name = ".".join(path[0] for path in takewhile(lambda path: len(set(path)) == 1, zip(*owners, strict=False)))
-    module = network.get_submodule(name)
-    parts = [name]
-    if type(module) is nn.Sequential:
-        children = [f"{name}.{child}".lstrip(".") for child in module._modules]
-        start = next(i for i, child in enumerate(children) if any(within(n, [child]) for n in head))
-        parts, module = children[start:], module[start:]
-    whole = bool(parts[0]) and not any(within(n, parts) for n in body)
-    listed = ", ".join(head)
-    require(whole, f"head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
-    return parts[0], module
-
-
-def by_learner(tensor: Tensor, n_axes: int) -> Tensor:
-    """A learner's tensor [...] of `n_axes` axes, or those of a stack [A, M, ...], as [A M, ...]; A M = 1 for one."""
-    return tensor.reshape(-1, *tensor.shape[tensor.ndim - n_axes :])
-
-
-def class_counts(block: Block, n_classes: int) -> Tensor:
-    """Training labels of each class, of each of the C clients: int64 [C, Y]; a sequence counts once a known label."""
-    y = block.y()
-    place = owner_and_class(block.owner, y, n_classes)[known(y).flatten()]
-    return torch.bincount(place, minlength=len(block.clients) * n_classes).view(-1, n_classes)
-
-
-def owner_and_class(owner: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """owner Y + y of every label: owner int64 [n], y [n] or [n, L] -> int64 [n] or [n L]."""
-    return (owner.view(-1, *[1] * (y.ndim - 1)) * n_classes + y.long()).flatten()

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.errors import require
+from fedem_lightning.models.parts import Around
 from fedem_lightning.models.tensors import call_with
-from fedem_lightning.records.recipes import Recorded
 
 ROUTER = "router"
 """Name of the router's logits."""
 
 
-class RoutedAdapters(Recorded, nn.Module):
+class RoutedAdapters(Around):
     """Linear and convolution layers, W and b, become W + alpha sum_m p_m B_m A_m and b + alpha sum_m p_m d_m.
 
     p = softmax(router). Of a convolution B_m A_m is the kernel sum_r B_m[o, r, h] A_m[r, i, w]: columns and rows of the
@@ -31,8 +31,6 @@ class RoutedAdapters(Recorded, nn.Module):
         UserError: no linear or convolution layer trains.
 
     """
-
-    takes_samples = True
 
     def __init__(self, network: nn.Module, n_adapters: int, rank: float, alpha: float) -> None:
         super().__init__()

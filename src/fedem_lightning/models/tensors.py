@@ -50,13 +50,11 @@ def _outputs(network: nn.Module, returned: Any) -> Any:
 
 
 def call_with(network: nn.Module, tensors: Models, x: Inputs) -> Any:
-    """The outputs for x; afterwards the network has its own tensors again.
+    """The outputs for x [B, ...], see `called`, with other parameters and buffers, by name, than the network's own.
 
+    A tensor that has several names is given under its first one; names that the network does not have are left out.
     `torch.func.functional_call` alone exchanges the tensors of a layer that the network holds under two names twice,
     and afterwards puts the given ones back as the network's own.
-
-    `tensors` are parameters and buffers by name. A tensor that has several names is given under its first one. The
-    network keeps its own where none is given; names that it does not have are left out. x [B, ...]: see `called`.
     """
     given, tied = {}, dict[int, Tensor]()  # tied: what stands for each tensor that is replaced
     for prefix, layer in network.named_modules():  # each layer once, by its first name
@@ -80,7 +78,7 @@ def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
 def frozen_buffers(network: nn.Module) -> set[str]:
     """Names of the statistics of frozen BatchNorm layers."""
     found = [(prefix, layer) for prefix, layer in network.named_modules() if is_frozen_norm(layer)]
-    return {f"{prefix}.{name}" if prefix else name for prefix, layer in found for name, _ in layer.named_buffers()}
+    return {name for prefix, layer in found for name, _ in layer.named_buffers(prefix)}
 
 
 def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
