@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -55,20 +54,6 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
     done = run(f"{command} 3", tmp_path)
     assert done.returncode == 2
     assert "has other sizes" in done.stderr
-
-
-@pytest.mark.slow
-def test_votes_become_a_federation(tmp_path: Path) -> None:
-    rows = 400 * ["US"] + 400 * ["FR"]
-    votes = pd.DataFrame({"client": rows, "item": np.arange(800) % 30, "label": "yes"})
-    votes["year"] = np.where(np.arange(800) % 2, 1995, 2015)
-    votes.to_parquet(tmp_path / "votes.parquet")
-    np.savez(tmp_path / "texts.npz", emb=np.zeros((30, 4)))
-    for command, clients in (("make", 2), ("make-years", 8)):
-        done = run(f"un_votes.py {command} votes.parquet texts.npz {command}.npz", tmp_path)
-        assert done.returncode == 0, done.stderr
-        with np.load(tmp_path / f"{command}.npz") as file:
-            assert len(np.unique(file["client"])) == clients
 
 
 def test_writers_are_repeated_up_to_the_number_of_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from fedem_lightning.records.configs import data_and_network
-from fedem_lightning.report.finished_run import read_config
 from fedem_lightning.run.gate import check_configuration
 from helpers.commands import CONFIG_DIR, call, composed
 from helpers.runs import leave_undrawn
@@ -53,14 +52,6 @@ def test_settings_of_methods_hold_for_their_data_alone() -> None:
     assert [chosen[key] for key in keys] == [0.1, 9.0]
     assert [default[key] for key in keys] == [1.0, 0.9]
     assert composed("algorithm=pfedme", "method_settings.pfedme.penalty=0.3").algorithm.penalty == 0.3
-
-
-def test_the_report_reads_the_same_rates(tmp_path: Path) -> None:
-    for i, words in enumerate((["+experiment=digits"], ["algorithm=fedavg_ensemble", "dataset=npz"])):
-        config = composed(*words)
-        OmegaConf.save(config, tmp_path / f"{i}.yaml")
-        read = read_config(tmp_path / f"{i}.yaml")
-        assert read["algorithm.client_optimizer.lr"] == config.algorithm.client_optimizer.lr
 
 
 LINES = {

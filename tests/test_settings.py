@@ -1,6 +1,5 @@
 """What the shipped configurations mean: methods that average move alike."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from helpers.commands import composed
 from helpers.conformance import ROWS as CONFORMANCE
 from helpers.conformance import Row
 from helpers.federations import make_trainer
-from helpers.paths import ROOT
 
 MAY_SET = {"participation", "scored_clients", "local_epochs", "server_optimizer.momentum"}
 """Keys of `algorithm` that an experiment may set: no method has a value of its own for them."""
@@ -127,20 +125,6 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
         moved = model_after(config.all[name], options, hidden=hidden)
         distance = float((moved - fedavg[hidden]).norm() / (fedavg[hidden] - start[hidden]).norm())
         assert distance < 1e-6, f"{name}: {distance:.2g} of FedAvg's way apart from it, {fidelity}"
-
-
-def test_the_table_of_work_has_every_algorithm() -> None:
-    """docs/methods/costs.csv says of which methods the work is FedAvg's."""
-    with (ROOT / "docs" / "methods" / "costs.csv").open(newline="") as file:
-        work = {row["method"]: row["gradients of single samples in a round"] for row in csv.DictReader(file)}
-    config, data, clients = composed_with_all("recovery"), alike(), torch.arange(4)
-    visits = data.federation.splits["train"].counts(clients)
-    as_usual = {"per_fedavg", "user_centric"}  # by default, outside of special rounds
-    for name in set(ALGORITHMS) - {"mocha"}:
-        network = MLP(data.in_shape, 3, [4]) if row_of(name).hidden else Linear(data.in_shape, 3)
-        model = instantiate(untitled(config.all[name]), network, n_clients=data.n_clients)
-        plain = torch.equal(model.local_work(data.federation, clients, 1), visits)
-        assert plain == (work[name] == "local epochs x training samples" or name in as_usual), name
 
 
 def test_pfedme_warns_where_its_personal_model_is_the_one_it_sends() -> None:

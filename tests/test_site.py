@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import yaml
 import fedem_lightning
 import fedem_lightning.data
 import fedem_lightning.report
-from helpers.commands import CONFIG_DIR
 from helpers.paths import ROOT
 
 pytestmark = pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="docs/ and .ci/ are only in a checkout")
@@ -55,24 +53,6 @@ def test_a_methods_page_has_its_settings_scores_cost_and_class(
     assert "[`FedAvg`](fedavg.md#in-python)" in site_code.method_pages.completed("fedavg_plus", "")
 
 
-def test_a_new_method_needs_no_page(
-    site_code: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages, configs = site_code.method_pages, tmp_path / "configs"
-    shutil.copytree(CONFIG_DIR, configs)
-    text = "defaults:\n  - /algorithm_base@_here_\n  - _self_\n\ntitle: Mine\n_target_: fedem_lightning.Ditto\n"
-    text = "# Mine (Authors, arXiv 1234.56789): what it does.\n" + text + "penalty: 2.0 # lambda\n"
-    (configs / "algorithm" / "mine.yaml").write_text(text)
-    known = {path.stem: yaml.safe_load(path.read_text()) for path in (configs / "algorithm").glob("*.yaml")}
-    monkeypatch.setattr(pages, "CONFIG_DIR", configs)
-    monkeypatch.setattr(pages, "shipped", lambda group: known)
-    assert pages.families()["Other methods"] == ["mine"]
-    assert "[Mine](mine.md): Mine (Authors, [arXiv 1234.56789]" in pages.with_others("# Methods\n")
-    page = pages.completed("mine", pages.new_page("mine"))
-    assert page.startswith("# Mine\n")
-    assert "| `penalty` | `2.0` | lambda; in Python 0.1 |" in page
-
-
 def test_every_public_name_is_on_one_page(site_code: SimpleNamespace) -> None:
     pages = site_code.method_pages
     classes = {f"fedem_lightning.{pages.class_of(name)}" for name in pages.methods()}
@@ -83,20 +63,6 @@ def test_every_public_name_is_on_one_page(site_code: SimpleNamespace) -> None:
         names = {n for n in package.__all__ if getattr(package, n) is not getattr(fedem_lightning, n, None)}
         public |= {f"{package.__name__}.{name}" for name in names}
     assert sorted(listed) == sorted(public)
-
-
-def test_faults_of_a_built_site_are_found(site_code: SimpleNamespace, tmp_path: Path) -> None:
-    (tmp_path / "picture.png").touch()
-    fine = '<h1 id="top-of-it">A</h1><img src="picture.png"><a href="b.html#there">b</a><a href="https://x.org/y">x</a>'
-    (tmp_path / "a.html").write_text(f"{fine}<pre><code>{'x' * 88}\n</code></pre>")
-    (tmp_path / "b.html").write_text('<a id="there"></a><a href="a.html">a</a>')
-    assert list(site_code.check_site.faults(tmp_path)) == []
-    faulty = '<img src="none.png"><a href="c.html">c</a><a href="a.html#nowhere">a</a><a href="#nor-here">b</a>'
-    (tmp_path / "b.html").write_text(f'<a id="there"></a>{faulty}<pre><code>{"x" * 89}\n</code></pre>')
-    found = [fault.partition(": ")[2] for fault in site_code.check_site.faults(tmp_path)]
-    assert found[:2] == ["none.png: no such file", "c.html: no such file"]
-    assert found[2:4] == ["a.html#nowhere: no such anchor", "#nor-here: no such anchor"]
-    assert found[4].startswith("89 columns of code: xxx")
 
 
 # What CI runs

@@ -57,23 +57,18 @@ ENCODER = {"_target_": "fedem_lightning.backbones.pretrained.hugging_face"}
 NETWORKS: dict[str, Any] = {
     "os.system": {"_target_": "os.system", **RUN},
     "a partial": {"_target_": "subprocess.run", "_partial_": True, **RUN},
-    "positional": {"_target_": "builtins.eval", "_args_": ["1"]},
     "through our module": {"_target_": "fedem_lightning.run.results.os.system", **RUN},
-    "a name that is no module": {"_target_": "fedem_lightning.run.x.os.system", **RUN},
     "a room's import": {"_target_": "fedem_lightning.models.client_store.torch.load", **RUN},
     "a room's function": {"_target_": "fedem_lightning.models.parts.split_body_head", "network": 3},
     "a method": {"_target_": "fedem_lightning.FedAvg.load_from_checkpoint", **RUN},
     "our maker": {"_target_": "fedem_lightning.algorithms.checkpoints.make", "made_of": RUN, "trusted": ["os"]},
     "torch's": {"_target_": "torch.hub.load", **RUN},
-    "torch.optim's import": {"_target_": "torch.optim.functools.reduce", **RUN},
     "torch.nn's function": {"_target_": "torch.nn.functional.relu", **RUN},
     "a class without trust": {"_target_": "canary.Net"},
     "an algorithm": {"_target_": "fedem_lightning.FedAvg", "backbone": None, "n_clients": 3},
     "an optimiser": {"_target_": "torch.optim.SGD", "lr": 0.1},
     "a task": {"_target_": "fedem_lightning.tasks.classes.Classification", "n_classes": 3},
-    "data": {"_target_": "fedem_lightning.TableDataModule", **RUN},
     "an argument": {"_target_": "fedem_lightning.Linear", "in_shape": {"_target_": "os.system", **RUN}, "n_outputs": 3},
-    "in a list": {"_target_": "fedem_lightning.Linear", "in_shape": [{"_target_": "os.system"}], "n_outputs": 3},
     "no text": {"_target_": ["os", "system"], **RUN},
     "a hub's encoder": {"_target_": "fedem_lightning.Transformer", "n_outputs": 3, "path": "someone/encoder"},
     "a hub's encoder, by its own class": {**PRETRAINED, "body": {"_target_": "transformers.AutoModel.from_pretrained"}},
@@ -186,13 +181,13 @@ def test_pretrained_weights_are_not_downloaded() -> None:
             assert isinstance(make(made_of, key="backbone"), torch.nn.Module)
 
 
-@pytest.mark.parametrize("target", ["os.system", "fedem_lightning.run.x.os.system", "canary.Net"])
 def test_a_run_s_configuration_is_never_built(
-    target: str, files: tuple[Any, Any, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: tuple[Any, Any, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command takes the model from the checkpoint alone."""
     monkeypatch.setenv("S", "hf-12345")
-    run = make_run(Path("run"), config={"dataset._target_": target, "dataset.command": "mkdir ran", "a": "${oc.env:S}"})
+    config = {"dataset._target_": "os.system", "dataset.command": "mkdir ran", "a": "${oc.env:S}"}
+    run = make_run(Path("run"), config=config)
     (run / "checkpoints").mkdir()
     torch.save(files[0], run / "checkpoints" / "last.ckpt")
     with nothing_runs():
@@ -244,11 +239,8 @@ def test_every_method_is_made_again_from_its_recipe(row: Any) -> None:
 
 
 FORMS = (
-    *("${oc.env:S}", "a ${oc.env:S} b", r"\\${oc.env:S}", "${ oc.env:S }", "${oc.env:S,x}", "${oc.env:${zz.name}}"),
-    *("${${zz.oc}:S}", "${oc.decode:${oc.env:S}}", "${oc.create:${oc.env:S}}"),
-    *("${tenth:${oc.env:S}}", "${by_fidelity:${oc.env:S},${oc.env:S}}", "${oc.select:no,${oc.env:S}}", "${zz.direct}"),
-    *("${oc.deprecated:seed,${oc.env:S}}", "${oc.dict.values:zz}", "${hydra:runtime.cwd}", "${now:%Y}", "${zz}"),
-    *("${zz.twice}", "${made.up:S}", "${zz.nope}", "${tenth:{a: ${oc.env:S}}}"),
+    *("a ${oc.env:S} b", "${oc.env:${zz.name}}", "${${zz.oc}:S}", "${oc.decode:${oc.env:S}}"),
+    *("${by_fidelity:${oc.env:S},${oc.env:S}}", "${oc.select:no,${oc.env:S}}", "${zz.twice}", "${zz}", "${made.up:S}"),
 )
 
 
@@ -269,7 +261,7 @@ def test_values_are_those_of_the_run(overrides: list[str]) -> None:
     assert resolved(tree) == OmegaConf.to_container(config, resolve=True)
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "a: [", "\0", "a: !!python/object/apply:os.mkdir ['ran']", None])
+@pytest.mark.parametrize("text", ["[1, 2]", "\0", "a: !!python/object/apply:os.mkdir ['ran']", None])
 def test_a_broken_configuration_is_one_line(text: str | None) -> None:
     path = Path("config.yaml")
     if text is None:

@@ -55,7 +55,7 @@ def test_names_are_no_markup(
     assert "['[/]', '[b]']" in shown
 
 
-@pytest.mark.parametrize("folder", ["null", "5", "[a]", "{a: 1}"])
+@pytest.mark.parametrize("folder", ["null", "[a]"])
 def test_a_data_dir_that_is_no_folder(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         data_main(["download", "mnist", f"data_dir={folder}"])

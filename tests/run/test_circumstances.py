@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,14 +11,6 @@ from fedem_lightning import UserError
 from fedem_lightning.records.files import replacing
 from fedem_lightning.run.cli import main as run
 from fedem_lightning.run.commands import user_message
-
-
-@pytest.mark.parametrize("command", ["report", "export", "data"])
-def test_help_needs_no_docstrings(command: str) -> None:
-    line = [sys.executable, "-OO", "-m", f"fedem_lightning.{command}", "--help"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"fedem_lightning.{command}" in done.stdout
 
 
 def test_a_working_directory_that_is_gone_is_one_line(

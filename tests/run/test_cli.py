@@ -115,7 +115,6 @@ def test_the_start_says_who_takes_part_and_what_is_kept(
 @pytest.mark.parametrize(
     ("rounds", "more", "evaluated"),
     [
-        (2, [], [0, 1, 2]),
         (25, [], list(range(0, 25, 2))),
         (12, ["trainer.check_val_every_n_epoch=5", "scores=every_round"], list(range(13))),
     ],

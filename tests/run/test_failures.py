@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.report import __main__ as report
-from fedem_lightning.run.commands import TRACE, unexpected, user_message
+from fedem_lightning.run.commands import TRACE, user_message
 from helpers.commands import TINY, call
 from helpers.runs import leave_undrawn
 
@@ -50,9 +50,7 @@ def test_a_failed_first_round_is_one_line_and_leaves_its_trace_alone(
 @pytest.mark.parametrize(
     ("key", "part", "message"),
     [
-        ("dataset", "NpzDataModule, path: null", "path: expected an .npz file"),
         ("algorithm", "Topology, graph: ring, time_varying: true", "time_varying: .*, got {key}graph=ring"),
-        ("network.slow", "ShiftedExponentialNetwork, rho: 1, t_min: 1, mu: 1, deadline: 0.5", "deadline: nobody comp"),
         ("backbone", "Categorical, in_shape: [2], n_outputs: 2", "in_shape: Categorical is for samples without"),
     ],
 )
@@ -88,17 +86,6 @@ def test_a_refused_sweep_leaves_nothing_and_names_each_job(
         assert re.match(r"job 1_\S+ failed: dataset.one_hot: expected a valid boolean, got 'off'", lines[1])
         assert lines[-1] == "error: dataset.one_hot: expected a valid boolean, got 'no'"
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_takes_no_trace_still_lets_the_line_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / ".hydra").mkdir()
-    monkeypatch.setattr(Path, "write_text", full)
-    assert str(unexpected(OSError(28, "No space left on device"), tmp_path)) == (
-        "OSError: [Errno 28] No space left on device"
-    )
 
 
 def test_other_commands_fail_alike(

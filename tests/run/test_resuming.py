@@ -59,7 +59,7 @@ def test_a_resumed_run_counts_on_and_a_finished_one_is_left_alone(
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("folder", ["/a/b", "/a b/c=d,e", '/it\'s/a "run"', "/(x)/[y]{z}/a:b", "/a\\b/ends with \\"])
+@pytest.mark.parametrize("folder", ["/a b/c=d,e", '/it\'s/a "run"', "/(x)/[y]{z}/a:b", "/a\\b/ends with \\"])
 def test_the_command_comes_back_from_shell_and_hydra_as_it_was(folder: str) -> None:
     overrides = ["+experiment=digits", "algorithm.n_components=2", "run_dir=other", "ckpt_path=first.ckpt"]
     words = shlex.split(resume_command(Path(folder), overrides, ["--config-dir", "my configs"]))

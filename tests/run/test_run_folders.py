@@ -87,7 +87,7 @@ def test_what_killed_runs_have_left_is_removed(tmp_path: Path) -> None:
         assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["accuracy_by_round.png", "clusters.npz", "metrics.csv"])
+@pytest.mark.parametrize("name", ["clusters.npz", "metrics.csv"])
 @pytest.mark.parametrize("more", [[], ["ckpt_path=auto"]])
 def test_a_users_own_file_stays(name: str, more: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     (tmp_path / "run").mkdir()

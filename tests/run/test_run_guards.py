@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
@@ -17,7 +16,6 @@ from fedem_lightning.history import RoundMetrics
 from fedem_lightning.processes import Processes
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
-from fedem_lightning.run.run_folder import begin_folder, check_run_folder
 from helpers.commands import composed
 from helpers.federations import make_data, make_model, make_trainer
 
@@ -73,31 +71,6 @@ def test_training_seconds_are_saved_and_counted_on(tmp_path: Path) -> None:
     make_trainer(4).fit(resumed, data, ckpt_path=path, weights_only=True)
     assert len(resumed.statistics.round_seconds) == 4
     assert resumed.statistics.training_seconds >= 1e6 + sum(resumed.statistics.round_seconds[2:])
-
-
-CONFIG = {
-    "ckpt_path": "auto",
-    "run_dir": "here",
-    "seed": 0,
-    "algorithm": {"_target_": "fedem_lightning.FedEM", "n_components": 3},
-    "trainer": {"max_epochs": 4},
-    "callbacks": {"checkpoint": {"every_n_rounds": 2}},
-}
-
-
-def test_a_run_goes_on_longer_and_elsewhere(tmp_path: Path) -> None:
-    begin_folder(tmp_path, OmegaConf.create(CONFIG), [])
-    other = OmegaConf.create(CONFIG)
-    for key, value in (
-        ("ckpt_path", "some.ckpt"),
-        ("run_dir", "there"),
-        ("trainer.max_epochs", 8),
-        ("trainer.devices", 2),
-        ("callbacks.checkpoint", None),
-        ("logger.wandb.project", "fedem"),
-    ):
-        OmegaConf.update(other, key, value, force_add=True)
-    check_run_folder(tmp_path, other)
 
 
 def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

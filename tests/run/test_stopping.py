@@ -228,14 +228,6 @@ def test_a_signal_before_the_run_begins(number: signal.Signals, place: Path, mon
     assert not (place / "a b").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [(), TWO], ids=["one", "two"])
-def test_sigterm_after_training(devices: tuple[str, ...], place: Path) -> None:
-    started = Started(place, *START, RUN_DIR, *devices, "callbacks.gate.where=test")
-    started.process.send_signal(signal.SIGTERM)
-    assert started.end().startswith("stopped; continue after round 6 with: ")
-
-
 @pytest.mark.parametrize("number", BOTH)
 def test_a_sweep_stops_with_its_job(number: signal.Signals, place: Path, monkeypatch: Any, capsys: Any) -> None:
     line = stopped_here(place, number, monkeypatch, capsys, "-m", *START, "seed=3", RUN_DIR)

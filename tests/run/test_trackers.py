@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedem_lightning import FedAvg, FedEM, FederatedAlgorithm
 from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.trackers import Trackers, run_names
-from helpers.commands import TINY, call, composed, finish, start
+from helpers.commands import TINY, call, composed
 from helpers.runs import leave_undrawn
 from helpers.wandb_files import WandbRun
 
@@ -165,26 +165,6 @@ def test_every_job_of_a_sweep_has_its_own_run_also_after_a_failure(
     assert first.run_id != second.run_id
     assert first.run_group == second.run_group
     assert [first.display_name[-3:], second.display_name[-3:]] == ["-s3", "-s4"]
-
-
-@pytest.mark.slow
-def test_wandb_has_every_round_after_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline, W&B may have rounds twice: those that it had written before the kill."""
-    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # that of this process outlives the kill, and keeps the run
-    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
-    words = [*TINY, "logger=wandb", "trainer.max_epochs=30", "callbacks.checkpoint.every_n_rounds=4", "run_dir=run"]
-    csv = tmp_path / "run" / "metrics.csv"
-    for rows in (6, 15):
-        process = start(tmp_path, *words, "ckpt_path=auto", **variables)
-        while not csv.exists() or len(csv.read_text().splitlines()) < rows:
-            assert process.poll() is None, process.communicate()
-        process.kill()
-        process.communicate()
-    code, _, err = finish(start(tmp_path, *words, "ckpt_path=auto", **variables))
-    assert code == 0, err
-    rates = {row["trainer/global_step"]: row["lr"] for row in WandbRun(tmp_path / "run").history if "lr" in row}
-    assert [*rates] == list(range(1, 31))
-    assert [*rates.values()] == pytest.approx(pd.read_csv(csv)["lr"].dropna().tolist())
 
 
 # --- without a run ----------------------------------------------------------------------------------------------------

@@ -17,21 +17,15 @@ from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
 from fedem_lightning.records.recipes import recorded
-from fedem_lightning.settings.check import AllowedValues, Checked, check_arguments, grouped, parameters
+from fedem_lightning.settings.check import AllowedValues, check_arguments, grouped, parameters
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
 
 FITS: list[tuple[Any, list[Any]]] = [
-    (bool, [True, False]),
-    (int, [0, -3]),
     (float, [0.5, 2, -1]),
-    (str, ["", "no", "<script>", "a\nb"]),
-    (str | Path | None, ["x", Path("x"), None]),
-    (PositiveInt | None, [1, None]),
-    (Share, [0, 1, 0.5]),
+    (str | Path | None, ["", "a\nb", Path("x"), None]),
     (Seed, [0, 2**32 - 1]),
     (ShareOrNumber, [0.1, 1, 1.0, 2, 7.0]),
     (float | Literal["auto"], [1, "auto"]),
-    (bool | Literal["all"], [True, "all"]),
     (Fractions, [[0.6, 0.2, 0.2], (1, 0, 0)]),
     (Names, [[], ["a", 3], ("a",)]),
     (Sequence[int], [[1], (1, 2), OmegaConf.create([1, 2])]),
@@ -44,14 +38,11 @@ FITS: list[tuple[Any, list[Any]]] = [
 DOES_NOT: list[tuple[Any, Any, str]] = [
     (bool, "no", "expected a valid boolean, got 'no'"),
     (int, True, "expected a valid integer, got true"),
-    (int, 1.0, "expected a valid integer, got 1.0"),
     (float, math.nan, "expected a finite number, got nan"),
     (str, None, "expected a valid string, got null"),
     (Annotated[int, Ge(1), Le(10)], 11, "expected a number less than or equal to 10, got 11"),
     (ShareOrNumber, 1.5, "expected a fraction up to 1 or a number from 2 on, got 1.5"),
     (Literal["ring", "star"], "rign", "expected 'ring' or 'star', got 'rign'; did you mean ring?"),
-    (Mapping[str, str], [1], "expected a valid dictionary, got [1]"),
-    (ClientSGD | None, 0.1, "expected an instance of ClientSGD, got 0.1"),
     (ClientSGD | None, ClientSGD, "expected an instance of ClientSGD, got the class ClientSGD; give an object"),
     (str | None, ["x"] * 99, "expected a valid string, got " + str(["x"] * 99)[:80] + "..."),
     (int, "a\nb<script>", "expected a valid integer, got 'a\\nb<script>'"),
@@ -129,11 +120,6 @@ def test_parameters_are_those_of_base_classes_too_as_far_as_they_are_reached() -
     assert parameters(datetime.timedelta).open
 
 
-class Own(Checked):
-    def __init__(self, share: Share, late: int = None, size: "Unknown" = 3) -> None:  # type: ignore # noqa: F821, RUF013
-        raise AssertionError("it was made")
-
-
 def test_arguments_are_checked_before_the_constructor_runs() -> None:
     with pytest.raises(UserError, match=r"^MLP\.hidden: expected an instance of Sequence, got 3"):
         MLP((3,), 2, hidden=3)  # type: ignore[arg-type]
@@ -141,13 +127,6 @@ def test_arguments_are_checked_before_the_constructor_runs() -> None:
         FedAvg(Linear((3,), 2), n_clients=2, batch_size=0)
     with pytest.raises(UserError, match=r"^FedAvg\.n_clients: expected a number greater than or equal to 1, got 0"):
         FedAvg(Linear((3,), 2), n_clients=0)
-
-
-def test_annotations_that_say_nothing_and_defaults_pass() -> None:
-    with pytest.raises(AssertionError, match="it was made"):
-        Own(1, size="x", late=None)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^Own\.share: expected a number less than or equal to 1, got 2"):
-        Own(2, size="x")
 
 
 def test_numbers_and_arrays_of_numpy_count_as_those_of_python() -> None:
