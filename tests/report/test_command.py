@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shlex
 import subprocess
@@ -89,13 +88,9 @@ def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.C
     assert next(line.split() for line in out.splitlines() if line.split()[:1] == ["FedAvg"]) == ["FedAvg", "2", "68.2"]
     assert r"FedAvg & 2 & 68.2 \\" in (tmp_path / "out" / "report.tex").read_text()
     assert {p.name for p in (tmp_path / "out").glob("*.png")} == {"seeds.png"}
-    all_of_them = report(capsys, tmp_path / "runs", "--columns", "all")[0]
-    assert "more columns" not in all_of_them
-    assert "worse than fedavg beyond" not in all_of_them  # nothing fills that column: the clients' samples are unknown
-    assert next(line.split() for line in all_of_them.splitlines() if line.split()[:1] == ["FedAvg"])[1:3] == [
-        "2",
-        "200",
-    ]
+    everything = report(capsys, tmp_path / "runs", "--columns", "all")[0]
+    assert "more columns" not in everything
+    assert "worse than fedavg beyond" not in everything  # nothing fills that column: the clients' samples are unknown
 
 
 def test_varied_values_have_columns_in_the_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,50 +156,36 @@ def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "new").exists()
 
 
-def damaged(folder: Path, **part: Any) -> Path:
-    path = make_run(folder) / "results.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | part))
-    return folder
-
-
 def test_folders_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "good", 0.7, "local")
     (make_run(tmp_path / "unfinished") / "results.json").unlink()
     (make_run(tmp_path / "torn") / "results.json").write_text('{"algorithm": "fed')
-    (make_run(tmp_path / "deep") / "results.json").write_text("[" * 100_000)
-    (make_run(tmp_path / "binary") / "results.json").write_bytes(b"\xff\xfe")
     (make_run(tmp_path / "listed") / "results.json").write_text("[1]")
-    (make_run(tmp_path / "odd config") / ".hydra" / "config.yaml").write_text("a: [1")
     (make_run(tmp_path / "copied") / ".hydra" / "config.yaml").unlink()  # as by cp *
     (make_run(tmp_path / "cut", 0.7, "fedem") / "clients.parquet").write_bytes(b"PAR1")
-    damaged(tmp_path / "text for a score", test={"accuracy": {"weighted": "a"}})
-    damaged(tmp_path / "text for bytes", communication={"up_bytes": "1", "down_bytes": 1})
-    damaged(tmp_path / "harmless", algorithm="fine", environment=[1], data=None, reference=3, val=[2], adaptation={})
+    odd: dict[str, Any] = {"text for a score": {"test": {"accuracy": {"weighted": "a"}}}}
+    odd["harmless"] = {"algorithm": "fine", "environment": [1], "data": None, "reference": 3, "val": [2]}
+    for name, part in odd.items():
+        path = make_run(tmp_path / name) / "results.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | part))
     (tmp_path / "empty").mkdir()
-    (tmp_path / "good" / "loop").symlink_to(tmp_path)
-    raw = os.fsencode(tmp_path) + b"/r\xe9sum"
-    os.rename(make_run(tmp_path / "encoded", 0.7, "encoded"), raw)
     out, err, code = report(capsys, tmp_path, tmp_path / "empty", "--out", tmp_path / "report")
     assert (code, err) == (0, "")
     left_out = out.partition("left out:")[2]
     reasons = {
         "unfinished": "unfinished: no results.json",
         "torn": "broken: results.json cannot be read (JSONDecodeError)",
-        "deep": "broken: results.json cannot be read (RecursionError)",
-        "binary": "broken: results.json cannot be read (UnicodeDecodeError)",
         "listed": "broken: results.json has no keys",
-        "odd config": "broken: .hydra/config.yaml is unreadable",
         "copied": "broken: .hydra/config.yaml is unreadable (FileNotFoundError)",
         "cut": "clients.parquet cannot be read, so what needs it is missing",
         "text for a score": "broken: its files lack or hold something unexpected (TypeError",
-        "text for bytes": "broken: its files lack or hold something unexpected (TypeError",
         "empty": "no run in it or below",
     }
     for name, reason in reasons.items():
         assert f"{tmp_path / name}: {reason}" in left_out, name
         assert f"{name}: {reason}"[:40] in (tmp_path / "report" / "report.html").read_text()
     assert left_out.count(str(tmp_path)) == len(reasons) + 1  # and where the report is
-    assert set(pd.read_csv(tmp_path / "report" / "report.csv").row) == {"local", "fedem", "fine", "encoded"}
+    assert set(pd.read_csv(tmp_path / "report" / "report.csv").row) == {"local", "fedem", "fine"}
 
 
 NAMES = {
@@ -255,18 +236,6 @@ def test_a_search_ends_with_what_validation_chose(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "best on validation (0.75): algorithm.client_optimizer.lr=0.157" in said
     assert "is best" not in said
-
-
-def test_a_sweep_of_broken_runs_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path / "0_seed=0")
-    for job, text in ((tmp_path / "0_seed=0", '{"algorithm": "fed'), (tmp_path / "1_seed=1", "{}")):
-        job.mkdir(exist_ok=True)
-        (job / "results.json").write_text(text)
-    print_sweep(tmp_path)
-    out = capsys.readouterr().out
-    assert f"{tmp_path / '0_seed=0'}: broken: results.json cannot be read (JSONDecodeError)" in out
-    assert f"{tmp_path / '1_seed=1'}: broken: .hydra/config.yaml is unreadable (FileNotFoundError)" in out
-    assert "a page with figures" not in out
 
 
 def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -89,18 +88,14 @@ def test_gains_and_losses_of_a_table_by_hand() -> None:
 def test_damaged_samples_and_tables_are_as_good_as_none(tmp_path: Path) -> None:
     a = [bools(50, 0.8)]
     good = make_sampled_run(tmp_path / "good", a)
-    for damage in ("bytes", "counts", "keys"):
+    for damage in ("bytes", "counts"):
         bad = make_sampled_run(tmp_path / damage, a)
         path = bad / "test_samples.npz"
         if damage == "bytes":
             path.write_bytes(path.read_bytes()[:100])
         else:
-            arrays: Any = {"n" if damage == "counts" else "m": [49], "values": a[0], "measure": "accuracy"}
-            np.savez(path, **arrays)
+            np.savez(path, n=[49], values=a[0], measure="accuracy")
         table = compare_clients(group_of(good), group_of(bad))
         assert table["p"].isna().all()
     twice = make_sampled_run(tmp_path / "twice", [*a, *a], names=["x", "x"])
     assert group_of(twice).runs[0].scored is None
-    text = make_sampled_run(tmp_path / "text", a)
-    pd.read_parquet(text / "clients.parquet").assign(test_accuracy="high").to_parquet(text / "clients.parquet")
-    assert group_of(text).runs[0].scored is None

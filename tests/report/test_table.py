@@ -36,17 +36,8 @@ def test_seeds_become_mean_and_deviation_beside_the_papers_numbers(tmp_path: Pat
     table = table_in(tmp_path)
     fedavg, fedem = table.setting.groups
     # of 68, 69, 70: mean 69, deviation 1 with ddof 1; Table 2 has 68.2 / 58.9; 2 of 600 MB for each client
-    keys: tuple[str, ...] = (
-        "seeds",
-        "rounds",
-        "weighted",
-        "pooled",
-        "mean",
-        "bottom_decile",
-        "worst",
-        "paper_weighted",
-    )
-    keys += ("paper_bottom_decile", "train", "megabytes", "seconds")
+    keys = ["seeds", "rounds", "weighted", "pooled", "mean", "bottom_decile", "worst", "paper_weighted"]
+    keys += ["paper_bottom_decile", "train", "megabytes", "seconds"]
     expected = "3 200 69.0 ± 1.00 70.0 ± 1.00 71.0 ± 1.00 59.0 ± 1.00 49.0 ± 1.00 68.2 58.9 90.0 ± 0.00 2 0.5"
     assert " ".join(table.text(fedavg, key) for key in keys) == expected
     assert " ".join(table.text(fedem, key) for key in keys) == "1 200 75.0 76.0 77.0 65.0 55.0 74.7 66.7 90.0 2 0.5"
@@ -90,14 +81,15 @@ def test_labels_have_three_digits_where_these_tell_rows_apart(tmp_path: Path) ->
     for lr in (0.0316227766, 0.10000000000000003, 12345.0):
         make_run(tmp_path / f"lr{lr}", algorithm="fedem", config={"algorithm.client_optimizer.lr": lr})
     for mu in (0.12345, 0.12346):
-        make_run(tmp_path / f"mu{mu}", algorithm="fedprox", config={"algorithm.mu": mu, "dataset.alpha": 1 / 3})
+        make_run(tmp_path / f"mu{mu}", algorithm="fedprox", config={"algorithm.mu": mu, "dataset.alpha": 100 / 3})
+    make_run(tmp_path / "many", config={"dataset.alpha": 100})
     settings, _ = group_runs(find_runs([tmp_path])[0])
-    labels = {group.label for setting in settings for group in setting.groups}
+    labels = {group.label for setting in settings for group in setting.groups} - {"fedavg"}
     assert labels == {
         *("fedem (lr=0.0316)", "fedem (lr=0.1)", "fedem (lr=12345.0)", "fedprox (mu=0.12345)", "fedprox (mu=0.12346)")
     }
-    assert [s.title for s in settings] == ["synthetic, alpha=0.333", "synthetic, alpha=null"]
-    assert settings[1].groups[0].values == {"algorithm.client_optimizer.lr": 0.0316227766}
+    assert [s.title for s in settings] == ["synthetic, alpha=33.3", "synthetic, alpha=100", "synthetic, alpha=null"]
+    assert settings[2].groups[0].values == {"algorithm.client_optimizer.lr": 0.0316227766}
 
 
 def test_runs_that_keep_the_best_round_are_another_row_and_the_title_says_so(tmp_path: Path) -> None:
@@ -110,13 +102,6 @@ def test_runs_that_keep_the_best_round_are_another_row_and_the_title_says_so(tmp
     table = table_in(tmp_path)
     assert "scores after the last round, or of the best round on validation" in table.title
     assert sorted(len(group.runs) for group in table.setting.groups) == [1, 1, 2]
-
-
-def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for size in (0.5, 0.25, 100, 30):
-        make_run(tmp_path / str(size), config={"dataset.alpha": size})
-    settings, _ = group_runs(find_runs([tmp_path])[0])
-    assert [s.title for s in settings] == [f"synthetic, alpha={size}" for size in (0.25, 0.5, 30, 100)]
 
 
 def test_participation_is_shown_wherever_methods_differ_in_it(tmp_path: Path) -> None:
@@ -186,13 +171,6 @@ ASKED: dict[str, tuple[str, dict[str, Any], str, str, float]] = {
         "user-centric-table-1",
         {"algorithm": "user_centric", "dataset": "emnist", "config": {"dataset.shift": "rotation"}},
         *("user_centric", "paper_worst", 76.4),
-    ),
-    "unseen": (
-        "three-approaches-table-3",
-        {"dataset": "emnist", "unseen": UNSEEN},
-        "fedavg",
-        "paper_unseen_mean",
-        84.1,
     ),
     "mapper": (
         "three-approaches-table-2",

@@ -16,7 +16,6 @@ from torch import nn
 from fedem_lightning import (
     MLP,
     CharLSTM,
-    FedAvg,
     FedEM,
     FederatedDataModule,
     Linear,
@@ -55,7 +54,6 @@ class Case(NamedTuple):
 CASES = {
     "linear": Case(FedEM, Linear, {"n_components": 3}),
     "binary": Case(FedEM, Linear, {"n_components": 2}, {"n_classes": 2, "task": "binary"}),
-    "mlp": Case(FedAvg, MLP),
     "own": Case(Local, Linear),
     "regression": Case(FedEM, MLP, {"n_components": 2}, {"task": "regression"}),
     "cnn": Case(FedEM, SmallCNN, {"n_components": 2}, {"images": True}),

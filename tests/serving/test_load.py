@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedem_lightning import (
@@ -180,6 +182,18 @@ def test_paths_are_checked(fedem: tuple[Any, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a folder of 1 runs, expected one of them, e.g. .*1_a"):
         load(tmp_path / "sweep")
     assert load(tmp_path / "sweep" / "1_a").n_clients == 3
+
+
+@pytest.mark.parametrize("change", [{"format": "pt"}, {"schema": '{"task":'}, {"network": "5"}])
+def test_broken_files_of_clients_models(change: dict[str, str], fedem: tuple[Any, Path], tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_clients(path, load(fedem[1]).trained_model.clients_models())
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(path), path, metadata | change)
+    with pytest.raises(UserError, match=r"a\.safetensors: |backbone: the file's") as error:
+        load_clients(path)
+    assert "\n" not in str(error.value)
 
 
 # Networks, recipes and trust

@@ -2,7 +2,6 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -10,10 +9,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import FedAvg, load, save_run
-from fedem_lightning.evaluate import main as evaluate
 from fedem_lightning.export import main as export
-from fedem_lightning.personalize import main as personalize
-from fedem_lightning.predict import main as predict
 from helpers import serving
 from helpers.commands import call
 from helpers.federations import make_data, make_trainer
@@ -44,56 +40,40 @@ RUN = [
     *("dataset.unseen_fraction=0.25", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1"),
     *("trainer.accelerator=cpu", "run_dir=run"),
 ]
-TRUST = ["--trust", "my_network"]
-COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
-    "evaluate": (evaluate, ["run", "seen.npz"]),
-    "predict": (predict, ["run", "seen.npz", "--out", "predictions.csv"]),
-    "personalize": (personalize, ["run", "unseen.npz", "--out", "new.safetensors"]),
-    "onnx": (export, ["run", "--all", "--format", "onnx", "--out", "onnx"]),
-    "torch": (export, ["run", "--client", "clinic 0", "--format", "torch", "--out", "one.pt2"]),
-    "safetensors": (export, ["run", "--all", "--format", "safetensors", "--out", "all.safetensors"]),
+COMMANDS = {
+    "evaluate": ["run", "seen.npz"],
+    "personalize": ["run", "unseen.npz", "--out", "new.safetensors"],
+    "export": ["run", "--all", "--format", "torch", "--out", "exported"],
 }
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's folder, with a finished run."""
-    folder, full = tmp_path_factory.mktemp("project"), serving.arrays()
-    (folder / "conf" / "backbone").mkdir(parents=True)
-    (folder / "conf" / "backbone" / "mine.yaml").write_text(BACKBONE)
-    (folder / "my_network.py").write_text(NETWORK)
-    np.savez(folder / "all.npz", **full)  # type: ignore[arg-type]
-    with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
-        patch.syspath_prepend(folder)
-        assert call(folder, patch, *RUN) == 0
-        schema = load(folder / "run", trust="my_network").schema
+def test_commands_import_it_only_if_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run's folder may come from somebody else, and to import a module is to run its code."""
+    full = serving.arrays()
+    (tmp_path / "conf" / "backbone").mkdir(parents=True)
+    (tmp_path / "conf" / "backbone" / "mine.yaml").write_text(BACKBONE)
+    (tmp_path / "my_network.py").write_text(NETWORK)
+    np.savez(tmp_path / "all.npz", **full)  # type: ignore[arg-type]
+    leave_undrawn(monkeypatch)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert call(tmp_path, monkeypatch, *RUN) == 0
+    schema = load(tmp_path / "run", trust="my_network").schema
     assert schema is not None
     for file, wanted in (("seen", True), ("unseen", False)):
         names = [schema.name(t) for t in range(schema.n_clients) if bool(schema.seen[t]) == wanted]
-        np.savez(folder / f"{file}.npz", **serving.of_clients(full, names))  # type: ignore[arg-type]
-    return folder
-
-
-@pytest.fixture
-def here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder, from which nothing has been imported yet."""
-    sys.modules.pop("my_network", None)
-    monkeypatch.syspath_prepend(project)
-    monkeypatch.chdir(project)
-    yield project
-    sys.modules.pop("my_network", None)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "onnx")) for n in COMMANDS])
-def test_a_command_imports_it_only_if_it_is_trusted(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run's folder may come from somebody else, and to import a module is to run its code."""
-    main, arguments = COMMANDS[name]
-    line = serving.refused(main, capsys, *arguments)
-    assert line.startswith("backbone: the file wants to call my_network.Net, ")
-    assert "--trust my_network" in line
-    assert "my_network" not in sys.modules
-    main([*arguments, *TRUST])
+        np.savez(tmp_path / f"{file}.npz", **serving.of_clients(full, names))  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    for name, arguments in COMMANDS.items():
+        sys.modules.pop("my_network")
+        main = import_module(f"fedem_lightning.{name}").main
+        line = serving.refused(main, capsys, *arguments)
+        assert line.startswith("backbone: the file wants to call my_network.Net, ")
+        assert "--trust my_network" in line
+        assert "my_network" not in sys.modules
+        main([*arguments, "--trust", "my_network"])
+    sys.modules.pop("my_network")
 
 
 @pytest.mark.parametrize(("way", "n_classes"), [("class", 3), ("partial", 2)])
