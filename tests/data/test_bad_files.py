@@ -153,15 +153,10 @@ def csv(text: str | bytes) -> Make:
 TABLES: dict[str, tuple[Make, str]] = {
     "blank lines": (csv("\n\n"), "t.csv is empty"),
     "semicolons": (csv(CSV.replace(",", ";")), "separated by ';'; save it with commas"),
-    "too many values": (csv(CSV + "a,1,1,1\n"), "cannot read .*t.csv as .csv .*saw 4"),
+    "too many values": (csv(CSV + "a,1,1,1\n"), "cannot read .*t.csv as .csv in UTF-8 .*saw 4"),
     "a column twice": (csv(CSV.replace("age", "y", 1)), "several columns of the name y"),
     "a column without a name": (csv(CSV.replace("age", "", 1)), "column 2 has no name"),
-    "a long name": (csv(CSV.replace("age", "n" * 10_000, 1)), "columns: number 1 has 10000 characters"),
-    "a huge word": (
-        csv(CSV.replace(".5,", ".5x,") + f"a,{'x' * 10**6},1\n"),
-        "column 'age': number .* characters, more",
-    ),
-    "latin-1": (csv(CSV.replace("a,", "ä,").encode("latin-1")), "t.csv is no UTF-8 text"),
+    "latin-1": (csv(CSV.replace("a,", "ä,").encode("latin-1")), "t.csv as .csv in UTF-8 .*can.t decode byte"),
     "huge clients": (csv(CSV.replace("a,", "1e30,").replace("b,", "2,")), "client: expected .* got 1e30"),
     "one label": (csv(CSV.replace(",1\n", ",0\n")), "column 'y' holds one class only"),
     "no parquet": (written("t.parquet", b"hello"), "cannot read .*t.parquet as .parquet"),

@@ -98,7 +98,7 @@ def test_images_are_decoded_on_the_way() -> None:
     wrong = datasets.concatenate_datasets(
         [data, datasets.Dataset.from_dict({"img": [np.zeros((2, 2), np.uint8)], "label": [0]}, features=features)]
     )
-    with pytest.raises(UserError, match=rf"image: row 12 has 2 x 2 pixels, row 0 {' x '.join(map(str, shape))}"):
+    with pytest.raises(UserError, match=r"image: row 12 has \[2, 2\] pixels, row 0 \[5, 4, 3\]"):
         HubDataModule(wrong, "label", image="img", **options)
 
 
@@ -136,7 +136,7 @@ def test_the_tokenizer_of_an_encoder() -> None:
         ({"text": "text"}, "tokenizer: texts need one, expected a model's folder or its name on the Hub"),
         ({"text": "a", "tokenizer": letters}, "text: column a has no texts, but float64"),
         ({"text": "text", "features": ["a"]}, "text and features: expected one of them, which is x"),
-        ({"features": ["ragged"]}, "ragged: lists of 1 to 2 numbers; all need the same length"),
+        ({"features": ["ragged"]}, "ragged: expected an array, got a list"),
         ({"features": ["gap"]}, "gap: 1 rows have no value"),
     ],
 )

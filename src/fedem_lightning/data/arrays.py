@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedem_lightning.data.names import checked_names, listed, shown
 from fedem_lightning.data.samples import PIECE
@@ -22,8 +21,6 @@ FEW_CLASSES, LARGEST_Y = 1000, 10**6
 def as_array(name: str, values: Any) -> np.ndarray:
     """An array, list or pandas column as an array; Python's strings or whole numbers become NumPy's, others fail."""
     expected = f"{name}: expected an array, got a {type(values).__name__}"
-    is_data = isinstance(values, torch.utils.data.Dataset)
-    require(not is_data, f"{expected}; TorchDataModule reads a Dataset")
     require(not np.ma.is_masked(values), f"{expected} with masked values; leave their samples out, or fill them")
     try:
         array = np.asarray(values)

@@ -132,9 +132,6 @@ class NpzDataModule(FederatedDataModule):
         path: the .npz file.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
-    Raises:
-        UserError: the file is missing or broken, or its arrays are wrong.
-
     """
 
     def __init__(self, path: str | Path | None, **options: Annotated[Any, OwnOptions]) -> None:

@@ -20,17 +20,12 @@ from fedem_lightning.tasks import BinaryClassification, Density
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 """Random draws, each with a key of its own. The keys determine what a seed means: never renumber them."""
 
-SMALLEST_CLIENT = 50
-"""Training samples of the smallest client."""
-
 
 class SyntheticMixture(FederatedDataModule):
     """Binary labels from M linear models, which each client mixes with its own weights.
 
-        pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d)
-        n_t = min(50 + floor(LogNormal(4, 2)), 1000)
-        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2)
-        y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
+        pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d),  n_t = min(50 + floor(LogNormal(4, 2)), 1000)
+        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
     The n_t samples are training samples; each client has n_t // 3 validation and `test_size` test samples in addition.
     theta is a function of the seed; a client's pi and n_t are functions of (seed, client), and its samples also depend
@@ -70,7 +65,7 @@ class SyntheticMixture(FederatedDataModule):
         concentration = np.full(n_components, alpha)
         pi = np.stack([eye[rng.integers(n_components)] if one_hot else rng.dirichlet(concentration) for rng in weights])
         drawn = np.array([draws(SIZE, t).lognormal(4.0, 2.0) for t in range(n_clients)])
-        n_train = np.minimum(SMALLEST_CLIENT + np.floor(drawn), 1000).astype(np.int64)
+        n_train = np.minimum(50 + np.floor(drawn), 1000).astype(np.int64)
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
         x = np.empty((counts.sum(), dimension), dtype=np.float32)

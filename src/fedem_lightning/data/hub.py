@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
@@ -40,10 +41,6 @@ class HubDataModule(FederatedDataModule):
         max_length: L at most, in tokens.
         name: of the data set's configuration on the Hub.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
-
-    Raises:
-        UserError: there is no such data set or column, images differ in size, or what
-            `FederatedDataModule.from_arrays` refuses.
 
     """
 
@@ -128,21 +125,18 @@ def _aligned(parts: dict[str, Any], label: Column | None) -> dict[str, Any]:
 
 def _column(data: Any, name: str) -> np.ndarray:
     """A column of numbers, strings, or lists of equal length."""
-    values = data.with_format("arrow")[:][name].combine_chunks()
+    values = data.with_format("arrow")[:][name]
     require(values.null_count == 0, f"{name}: {values.null_count} rows have no value")
-    plain = values.to_pylist()
-    lengths = {len(value) if isinstance(value, list) else 0 for value in plain}
-    same = f"{name}: lists of {min(lengths)} to {max(lengths)} numbers; all need the same length"
-    require(len(lengths) == 1, same)
-    return np.asarray(plain)
+    return as_array(name, values.to_pylist())
 
 
 def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> np.ndarray:
     """Columns of numbers side by side, [n, d]; a single one of lists keeps its shape."""
     if names is None:
-        kinds = {name: str(getattr(data.features[name], "dtype", "")) for name in data.column_names}
-        numeric = ("int", "uint", "float", "bool")
-        names = [name for name, kind in kinds.items() if name not in others and kind.startswith(numeric)]
+        kinds = {
+            name: str(getattr(data.features[name], "dtype", "")) for name in data.column_names if name not in others
+        }
+        names = [name for name, kind in kinds.items() if kind.startswith(("int", "uint", "float", "bool"))]
         require(bool(names), "features: no column of numbers is left; name text, image or features")
     columns = [_column(data, name) for name in names]
     for name, values in zip(names, columns, strict=True):
@@ -156,10 +150,9 @@ def _images(data: Any, name: str) -> np.ndarray:
     """Images of bytes, decoded row by row: uint8 [n, h, w] or [n, h, w, channels]."""
     found = np.empty((len(data), *np.asarray(data[0][name]).shape), dtype=np.uint8)
     for i, row in enumerate(data.select_columns(name)):
-        pixels = np.asarray(row[name])
-        sizes = [" x ".join(map(str, shape)) for shape in (pixels.shape, found.shape[1:])]
-        fits = pixels.ndim in (2, 3) and pixels.shape == found.shape[1:]
-        require(fits, f"image: row {i} has {sizes[0]} pixels, row 0 {sizes[1]}; all need the same size")
+        pixels, first = np.asarray(row[name]), found.shape[1:]
+        same = f"image: row {i} has {list(pixels.shape)} pixels, row 0 {list(first)}; all need the same size"
+        require(pixels.ndim in (2, 3) and pixels.shape == first, same)
         found[i] = pixels
     return found
 
@@ -175,8 +168,8 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
             raise UserError(f"tokenizer: none in {tokenizer} ({one_line(error).split('. ')[0]:.150})") from error
     if hasattr(tokenizer, "model_max_length"):  # one of Hugging Face
         tokenizer = functools.partial(tokenizer, truncation=True, max_length=max_length)
-    wrong = data.features[name].dtype not in ("string", "large_string")
-    require(not wrong, f"text: column {name} has no texts, but {data.features[name].dtype}")
+    kind = data.features[name].dtype
+    require(kind in ("string", "large_string"), f"text: column {name} has no texts, but {kind}")
 
     def tokenised(rows: Mapping[str, list[Any]]) -> dict[str, Any]:
         return {"input_ids": tokenizer([text or "" for text in rows[name]])["input_ids"]}
@@ -186,7 +179,6 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]  # [n, L]
     values = lists.flatten().to_numpy(zero_copy_only=False)
-    small = next(kind for kind in (np.int16, np.int32, np.int64) if values.max(initial=0) <= np.iinfo(kind).max)
-    found = np.zeros(mask.shape, dtype=small)
+    found = np.zeros(mask.shape, dtype=np.int16 if values.max(initial=0) < 2**15 else np.int32)
     found[mask] = values
     return {"input_ids": found, MASK: mask.astype(np.int8)}

@@ -6,16 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from fedem_lightning.errors import require
 
-LONGEST_NAME = 1000
-"""Characters of a name; a longer one is no name but a text that got into the wrong place."""
-
 
 def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list[str]:
-    """Returns the names; UserError for a very long one, for a NUL or a surrogate, and if `unique` for a double."""
+    """Returns the names; UserError for one with a NUL or a surrogate, and if `unique` for a double."""
     for i, name in enumerate(names):
         odd = any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name)
         require(not odd, f"{what}: number {i}, {shown(name)}, has a character that no file can hold")
-        require(len(name) <= LONGEST_NAME, f"{what}: number {i} has {len(name)} characters, more than {LONGEST_NAME}")
     if unique:
         twice = [shown(name) for name, n in Counter(names).items() if n > 1]
         require(not twice, f"{what}: expected different names, got {listed(twice)} twice")

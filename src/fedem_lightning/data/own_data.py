@@ -74,7 +74,7 @@ class TaskOptions:
         units: Any = (None, None)
         if self.task == "regression" and self.standardize_targets and train.any():
             with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
-                found = StandardScaler().fit(y[train].reshape(int(train.sum()), -1).astype(np.float64))
+                found = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
             units = (np.nan_to_num(found.mean_).tolist(), np.nan_to_num(found.scale_, nan=1.0).tolist())
         return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights, units)
 
@@ -117,7 +117,7 @@ def checked_federation(
     `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
     """
     several, made, owner, own_names = isinstance(arrays.x, Mapping), None, None, None
-    arrays = arrays._replace(by=options.values(arrays.by))
+    arrays = arrays._replace(by=options.parts[2] if arrays.by is None else arrays.by)
     x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
@@ -196,8 +196,7 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
     warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
     for name in ("client", "split", "domain", "by"):
         if getattr(arrays, name) is not None:
-            rows = as_array(name, getattr(arrays, name))
-            check_length(name, rows, n)
+            check_length(name, rows := as_array(name, getattr(arrays, name)), n)
             arrays = arrays._replace(**{name: rows[kept]})
     x = arrays.x
     x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
@@ -224,14 +223,11 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
 def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:
     """Images of bytes [n, height, width, channels], a view of x; and a line that says how they were read.
 
-    The channels are the first or the last axis of an image, whichever has 1 or 3 entries, else the last axis. UserError
-    if both have.
+    The channels are the first or the last axis of an image, whichever has 1 or 3 entries, else the last axis.
     """
-    channels = 1
-    if x.ndim == 4:
-        first, last = (x.shape[axis] in (1, 3) for axis in (1, 3))
-        both = f"x: axes 1 and 3 of uint8 images {list(x.shape)} may both be the channels"
-        require(not (first and last), f"{both}; give floats in [0, 1] of shape [n, channels, height, width]")
-        x = np.moveaxis(x, 1, 3) if first else x
-        channels = x.shape[3]
+    first, last = (x.ndim == 4 and x.shape[axis] in (1, 3) for axis in (1, -1))
+    both = f"x: axes 1 and 3 of uint8 images {list(x.shape)} may both be the channels"
+    require(not (first and last), f"{both}; give floats in [0, 1] of shape [n, channels, height, width]")
+    x = np.moveaxis(x, 1, 3) if first else x
+    channels = x.shape[3] if x.ndim == 4 else 1
     return x, f"images {x.shape[1]} x {x.shape[2]} with {channels} channel{'s' * (channels != 1)}"

@@ -27,9 +27,6 @@ class FolderDataModule(FederatedDataModule):
         size: images become squares of so many pixels; None: all have the same size.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
-    Raises:
-        UserError: there is no such folder, a file is broken, or images differ in size.
-
     """
 
     def __init__(
@@ -64,9 +61,6 @@ class PFLlibDataModule(FederatedDataModule):
         n_clients: up to 1 the share of the clients to keep, from 2 on their number; None: all.
         drop_empty: see `Dealing`.
         options: those of `TaskOptions` and `HoldOut`.
-
-    Raises:
-        UserError: a file is missing or broken, or its pickle asks for more than arrays; no code of it runs.
 
     """
 

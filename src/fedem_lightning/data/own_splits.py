@@ -39,7 +39,6 @@ class OwnSplitting(Splitting):
     split_by: SplitBy | None = None
 
     def __post_init__(self) -> None:
-        """Raises UserError for anything but the forms above."""
         kind, column, values = self.parts
         named = kind in ("time", "group") and (column is not None or values is not None)
         fits = kind is None or named or (kind == "stratified" and column is None)
@@ -54,13 +53,6 @@ class OwnSplitting(Splitting):
         kind, _, column = (self.split_by or "").partition(":")
         return kind or None, column or None, None
 
-    def values(self, column: Any) -> Any:
-        """Times or groups [n], as the user has them: those of the named column, or those that came with the option."""
-        kind, name, array = self.parts
-        no_columns = f"split_by: arrays in Python have no columns; expected {{{kind!r}: an array}}, got {self.split_by}"
-        require(column is not None or name is None, no_columns)
-        return array if column is None else column
-
     def split_own(
         self, client: np.ndarray, y: np.ndarray, values: Any, by_class: bool, given: np.ndarray | None = None
     ) -> np.ndarray:
@@ -69,19 +61,19 @@ class OwnSplitting(Splitting):
         `values` are the times or groups [n], where the option needs some, `given` the split that the data have already.
         """
         kind = self.parts[0]
-        require(kind is None or given is None, "split_by: the data have their split already; leave one of them out")
         if kind is None:
             return self.split(client) if given is None else given
+        require(given is None, "split_by: the data have their split already; leave one of them out")
         if kind == "stratified":
             require(by_class, "split_by: stratified needs one class for each sample; take time:COLUMN or group:COLUMN")
             return self._drawn(client, y, kind)
         array, expected = np.asarray(values), f"split_by: expected a {kind} for each of {len(client)} samples"
-        require(array.shape == client.shape, f"{expected}, got shape {array.shape}")
-        values = pd.Series(array)
-        require(not values.isna().any(), f"{expected}, {values.isna().sum()} have none")
+        require(array.shape == client.shape, f"{expected}, as {{{kind!r}: an array}}, got shape {array.shape}")
+        column = pd.Series(array)
+        require(not column.isna().any(), f"{expected}, {column.isna().sum()} have none")
         if kind == "time":
-            return self.by_rank(client, -_times(values).argsort(kind="stable").argsort())
-        groups = pd.factorize(values)[0]
+            return self.by_rank(client, -_times(column).argsort(kind="stable").argsort())
+        groups = pd.factorize(column)[0]
         apart = pd.Series(client[client >= 0]).groupby(groups[client >= 0]).nunique().max() == 1
         return self._drawn(client if apart else np.minimum(client, 0), groups, kind)
 
@@ -109,8 +101,7 @@ def _held_out(keys: np.ndarray, size: int, kind: str, seed: int) -> np.ndarray:
     _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
     codes = np.where(counts[codes] < 2, counts.argmax(), codes)  # a class of one sample has no share
     fits = len(np.unique(codes)) <= min(size, len(keys) - size)  # else scikit-learn refuses
-    splitter: Any = StratifiedShuffleSplit if fits else ShuffleSplit
-    return next(splitter(**how).split(codes, codes))[1]
+    return next((StratifiedShuffleSplit if fits else ShuffleSplit)(**how).split(codes, codes))[1]
 
 
 def _times(values: pd.Series) -> np.ndarray:
@@ -143,8 +134,7 @@ def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
 def _are_times(column: pd.Series, named_so: bool) -> bool:
     """Whether values seem to be times, more than one: by their type, their form, or the column's name."""
     text = pd.api.types.is_string_dtype(column)
-    if text and not named_so:
-        named_so = bool(column.iloc[:1000].str.fullmatch(DATE).all())
+    named_so = named_so or (text and bool(column.iloc[:1000].str.fullmatch(DATE).all()))
     known = pd.api.types.is_datetime64_any_dtype(column)
     return (known or (named_so and (text or pd.api.types.is_numeric_dtype(column)))) and column.nunique() > 1
 

@@ -22,7 +22,7 @@ from fedem_lightning.data.names import checked_names, listed, meant
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.own_splits import warn_of_random_split
 from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.errors import require
 from fedem_lightning.records import SPLITS
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns
@@ -31,9 +31,7 @@ from fedem_lightning.tasks import TaskName
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-WHOLE = re.compile(r"(0|-?[1-9]\d{0,17})")
-WHOLE_WITH_POINT = re.compile(rf"{WHOLE.pattern}\.0")
-INDEX = re.compile(r"__index_level_\d+__")  # an index without a name, which pandas writes to .parquet
+WHOLE = r"(0|-?[1-9]\d{0,17})"
 
 
 class TableDataModule(FederatedDataModule):
@@ -54,10 +52,6 @@ class TableDataModule(FederatedDataModule):
         task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
             the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
-
-    Raises:
-        UserError: the file is missing or broken, a column is missing or has the wrong values, or a client has no
-            training samples.
 
     """
 
@@ -177,11 +171,8 @@ def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
     """
     suffix = path.suffix.lower()
     require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
-    with reading(path, suffix):
-        try:
-            frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix], ids)
-        except UnicodeDecodeError as error:
-            raise UserError(f"path: {path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+    with reading(path, suffix if suffix == ".parquet" else f"{suffix} in UTF-8"):
+        frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix], ids)
     require(len(frame) > 0, f"path: {path} has no rows")
     return frame
 
@@ -204,8 +195,8 @@ def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
 def _whole_if_written_so(column: pd.Series) -> pd.Series:
     """Texts as whole numbers if all are written so; else as they are, but not other numbers, such as 1.5 and 1.50."""
     distinct = column.unique().tolist()
-    for form in (WHOLE, WHOLE_WITH_POINT):
-        if all(isinstance(text, str) and form.fullmatch(text) for text in distinct):
+    for form in (WHOLE, rf"{WHOLE}\.0"):
+        if all(isinstance(text, str) and re.fullmatch(form, text) for text in distinct):
             return column.str.removesuffix(".0").astype(np.int64)
     numeric = np.isfinite(pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").astype(float)).all()
     wrong = next((text for text in distinct if not text.isdigit()), None) if numeric else None
@@ -215,7 +206,8 @@ def _whole_if_written_so(column: pd.Series) -> pd.Series:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     file = pa.parquet.ParquetFile(path)
-    names = [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
+    unnamed = re.compile(r"__index_level_\d+__")  # an index, as pandas writes it
+    names = [name for name in file.schema_arrow.names if not unnamed.fullmatch(name)]
     _check_names(path, names)
     frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
     said = (file.schema_arrow.pandas_metadata or {}).get("columns", [])

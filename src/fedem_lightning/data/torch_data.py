@@ -53,9 +53,6 @@ class TorchDataModule(FederatedDataModule):
             "x", "y", "client". A dictionary without "x" is x itself, less its label.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
-    Raises:
-        UserError: samples do not fit together, a client has none, or what `FederatedDataModule.from_arrays` refuses.
-
     Example:
         >>> import torch
         >>> samples = {name: (torch.rand(10, 3), torch.arange(10) % 2) for name in ("Ann", "Bob")}
