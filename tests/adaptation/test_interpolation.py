@@ -27,7 +27,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.personal_models import OwnModels
-from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -161,42 +161,6 @@ def test_a_grid_of_zero_serves_what_was_there() -> None:
         np.testing.assert_allclose(scored(model, data).test_loss, plain.test_loss, rtol=1e-12)
 
 
-def test_interpolation_serves_a_mixture_of_probabilities() -> None:
-    data = make_data(sizes=(20, 20))
-    model = train(make_model(FedAvg, data, client_optimizer=SGD, adaptation=Interpolate("own", (0.25,))), data, 2)
-    block = everybody(data, "test")
-    personal = model.adaptation.adapt(model, everybody(data))
-    found = personal.predict(block).exp()
-    model.adaptation = None
-    central = model.predict(block).exp()
-    tuned = Finetune().adapt(model, everybody(data)).predict(block).exp()
-    torch.testing.assert_close(found, 0.25 * tuned + 0.75 * central)
-
-
-def test_each_client_chooses_by_its_validation_samples() -> None:
-    """Training loss prefers the model that was tuned on it; validation samples with other labels prefer the old one."""
-    data = make_data(sizes=(30, 30))
-    federation = data.federation
-    wrong = federation.splits["val"].positions(torch.tensor([1]))[0]
-    stored(federation).y[wrong] = (stored(federation).y[wrong] + 1) % 3
-    options: dict[str, Any] = {"lambdas": (0.0, 1.0), "epochs": 20}
-    model = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
-    by_train = Interpolate("own", selection="train", **options).adapt(model, everybody(data)).mixture
-    by_val = Interpolate("own", selection="val", **options).adapt(model, everybody(data)).mixture
-    assert by_train.tolist() == [[1.0, 0.0], [1.0, 0.0]]
-    assert by_val.tolist()[1] == [0.0, 1.0]
-
-
-def test_without_validation_samples_training_samples_decide() -> None:
-    data = make_data(sizes=(30, 30), fractions=(0.7, 0.0, 0.3))
-    model = train(make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
-    a, b = (
-        Interpolate("own", (0.0, 0.5, 1.0), selection, 20).adapt(model, everybody(data))
-        for selection in ("train", "val")
-    )
-    assert torch.equal(a.mixture, b.mixture)
-
-
 # --- Dapper -----------------------------------------------------------------------------------------------------------
 
 
@@ -220,21 +184,6 @@ def test_dapper_draws_each_element_from_its_own_samples_with_probability_lambda(
         np.testing.assert_allclose(shares, value + (1 - value) * by_chance, atol=0.06)
         assert np.isin(mixed.index, own.index).all()  # training samples only
     np.testing.assert_array_equal(drawn(dapper, model, data, 1.0).index, drawn(dapper, model, data, 1.0).index)
-
-
-def test_dapper_at_zero_ignores_a_clients_own_labels() -> None:
-    found = []
-    for change in (False, True):
-        data = make_data(sizes=(30, 30, 30), unseen_fraction=1 / 3)
-        unseen = data.federation.clients(seen=False)
-        if change:
-            mine = data.federation.splits["train"].positions(unseen)[0]
-            stored(data.federation).y[mine] = 0
-        model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
-        block = data.federation.block(unseen, "train")
-        found.append(Dapper(lambdas=(0.0,)).adapt(model, block).models)
-    for name, rows in found[0].items():
-        assert torch.equal(rows, found[1][name])
 
 
 def test_dapper_after_hypcluster_draws_from_the_cluster() -> None:

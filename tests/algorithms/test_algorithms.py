@@ -32,7 +32,7 @@ from helpers.every_method import (
     SAMPLING,
     TRAINED_BY_SGD,
 )
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
 
 
 def served(model: FederatedAlgorithm) -> torch.Tensor:
@@ -252,9 +252,7 @@ def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
     seen = data.federation.seen.numpy()
     for steps in (1, 5, 50):
         model = make_model(FedEM, data, personalize_steps=steps, client_optimizer=SGD)
-        trainer = make_trainer(3)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        train_and_test(model, data, 3)
         losses.append(model.clients.train_loss.to_numpy())
     assert (losses[0][~seen] > losses[1][~seen]).all()
     assert (losses[1][~seen] >= losses[2][~seen]).all()

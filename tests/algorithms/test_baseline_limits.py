@@ -24,7 +24,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.models.parts import normalization_tensors
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, parameters, train, train_and_test
 
 SGD: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.5}
 
@@ -128,9 +128,7 @@ def test_fedbn_agrees_with_plain_torch() -> None:
 def test_an_unseen_client_of_fedbn_estimates_its_statistics() -> None:
     data = make_data(sizes=(20, 20, 20, 20), unseen_fraction=0.25)
     model = normalized(data, client_optimizer=ClientSGD(lr=1e-12))
-    trainer = make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 2)
     t = data.federation.clients(seen=False)
     block = data.federation.block(t, "train")
     inside = model.components[0].first(block.x(torch.float64))  # the input of the normalisation layer

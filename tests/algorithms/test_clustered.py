@@ -10,7 +10,7 @@ from fedem_lightning import ClientSGD, Clustered, FederatedDataModule
 from fedem_lightning.algorithms import clustered
 from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
 from helpers.by_hand import assert_agree, gradient, row, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, train
+from helpers.federations import make_data, make_model, train, train_and_test
 
 
 @pytest.fixture
@@ -131,9 +131,7 @@ def test_a_stationary_cluster_of_clients_that_agree_is_not_split() -> None:
 def test_unseen_clients_find_their_group() -> None:
     data = two_groups(n_clients=16, unseen_fraction=0.25, groups=4)
     model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
-    trainer = make_trainer(12)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 12)
     seen = data.federation.seen.numpy()
     assert len(set(model.cluster.tolist())) == 4
     for t in np.flatnonzero(~seen):

@@ -12,7 +12,7 @@ from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, Hy
 from fedem_lightning.evaluation.component_diagnostics import group_scores
 from fedem_lightning.run.results import run_results
 from helpers.commands import TINY, call
-from helpers.federations import grouped, make_model, make_trainer
+from helpers.federations import grouped, make_model, train_and_test
 
 SGD = ClientSGD(lr=0.3)
 
@@ -56,9 +56,7 @@ def test_groups_are_measured_where_a_method_forms_any(
     """Those clients are a group that serve the same model. `groups`: how many; 0: none; None: as training has it."""
     data = grouped(8, n=120, unseen_fraction=0.25)
     model = make_model(kind, data, client_optimizer=SGD, batch_size=20, **options)
-    trainer = make_trainer(4)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 4)
     recovery = run_results(model, data.federation)["recovery"]
     if groups == 0:
         assert recovery.keys().isdisjoint({"adjusted_rand_index", "groups_found"})

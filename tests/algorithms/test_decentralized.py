@@ -21,7 +21,7 @@ from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -113,9 +113,7 @@ def test_fedem_is_an_instance_bit_for_bit() -> None:
     fedem = make_model(FedEM, data, personalize_steps=1, **options)
     general = make_model(SurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
     for model in (fedem, general):
-        trainer = make_trainer(4)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        train_and_test(model, data, 4)
     assert torch.equal(parameters(general.components), parameters(fedem.components))
     assert torch.equal(general.private, fedem.pi)
     assert general.clients.test_loss.equals(fedem.clients.test_loss)

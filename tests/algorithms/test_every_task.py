@@ -1,4 +1,4 @@
-"""A row for each task: every algorithm trains, predicts, and goes on from a checkpoint, or refuses in one line."""
+"""A row for each task, and samples of several arrays: every algorithm trains, predicts, goes on, or refuses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +30,26 @@ class Tokens(nn.Module):
         return self.head(self.body(self.embed(x)).tanh())
 
 
+class Texts(nn.Module):
+    """The mean of the tokens' vectors; its outputs come as a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        weight = attention_mask.unsqueeze(-1)
+        z = (self.embed(input_ids) * weight).sum(dim=1) / weight.sum(dim=1)
+        return {"logits": self.head(self.body(z).tanh())}
+
+
+def texts(rng: np.random.Generator, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Sequences of 2 to 6 tokens, padded to 7; the label is a function of the first."""
+    mask = np.arange(7) < rng.integers(2, 7, size=(n, 1))
+    ids = rng.integers(1, 9, size=(n, 7)) * mask
+    return {"input_ids": ids.astype(np.int16), "attention_mask": mask.astype(np.int8)}, ids[:, 0] % 3
+
+
 def mlp(n_outputs: int) -> Callable[[], nn.Module]:
     return lambda: MLP((4,), n_outputs, [5])
 
@@ -46,9 +66,13 @@ class TaskRow:
     def data(self) -> FederatedDataModule:
         """Four clients; every fifth label is missing, but never a sample's first."""
         rng, n = np.random.default_rng(0), len(CLIENT)
+        x: Any
+        if self.name == "classification":  # of several arrays, and no label is missing
+            x, y = texts(rng, n)
+            return self.with_truth(FederatedDataModule.from_arrays(x, y, CLIENT, domain=np.arange(n) % 2))
         if self.name == "language":
-            x: Any = rng.integers(0, 5, size=(n, 6))
-            y: Any = (x + 1) % 5
+            x = rng.integers(0, 5, size=(n, 6))
+            y = (x + 1) % 5
         else:
             x = rng.normal(size=(n, 4))
             y = x @ rng.normal(size=(4, 3))
@@ -57,6 +81,10 @@ class TaskRow:
         gone.reshape(n, -1)[:, 0] = False
         y = np.where(gone, np.nan if self.name == "regression" else -100, y)
         data = FederatedDataModule.from_arrays(x, y, CLIENT, task=self.name, domain=np.arange(n) % 2)
+        return self.with_truth(data)
+
+    def with_truth(self, data: FederatedDataModule) -> FederatedDataModule:
+        """The data with two true groups."""
         data.federation.truth["group"] = np.arange(len(SIZES)) % 2
         return data
 
@@ -73,6 +101,7 @@ TASKS = [
     TaskRow("multilabel", mlp(3), (3,), MOCHA | CLASSES),
     TaskRow("language", Tokens, (6, 5), MOCHA | GMM),
     TaskRow("regression", mlp(3), (3,), MOCHA | CLASSES),
+    TaskRow("classification", Texts, (3,), MOCHA | GMM),
 ]
 
 

@@ -11,7 +11,7 @@ from fedem_lightning import (
     HypCluster,
     Local,
 )
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -111,9 +111,7 @@ def lowest(model: Any, data: FederatedDataModule) -> list[int]:
 def test_unseen_clients_go_where_their_loss_is_lowest() -> None:
     data = two_groups(n_clients=12, unseen_fraction=0.5)
     model = make_model(HypCluster, data, initialization="sampled", client_optimizer=ClientSGD(lr=0.3))
-    trainer = make_trainer(8)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 8)
     assert model.cluster.tolist() == lowest(model, data)
     assert len(set(model.cluster[::2].tolist())) == len(set(model.cluster[1::2].tolist())) == 1
     assert model.cluster[0] != model.cluster[1]

@@ -17,7 +17,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.cohort import sample_cohort
 from helpers.by_hand import gradient, losses, responsibilities, samples
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
@@ -127,9 +127,7 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
     """A ring leaves the clients apart. The unseen client takes the mean of their components, then one E-step."""
     data = make_data(sizes=(20,) * 6, unseen_fraction=1 / 6)
     seen = data.federation.seen.numpy()
-    model, trainer = make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    model = train_and_test(make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), data, 2)
     (unseen,) = np.flatnonzero(~seen).tolist()
     models = served(model)  # [T, 2, 15]
     mean = models[seen].mean(axis=0)

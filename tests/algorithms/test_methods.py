@@ -28,7 +28,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.local_solver import shuffled_batches
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
 
 FULL: dict[str, Any] = {"batch_size": 1000}
 
@@ -76,9 +76,7 @@ def test_no_epochs_of_tuning_is_no_tuning(inference_mode: bool) -> None:
     tables = []
     for adaptation in (None, Finetune(0)):
         model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.2), adaptation=adaptation)
-        trainer = make_trainer(2, inference_mode=inference_mode)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        train_and_test(model, data, 2, inference_mode=inference_mode)
         tables.append(model.clients)
     columns = [c for c in tables[0] if str(c).endswith(("loss", "accuracy"))]
     np.testing.assert_allclose(tables[1][columns], tables[0][columns], rtol=1e-9)
@@ -223,9 +221,7 @@ def test_a_part_of_the_samples_limits_tuning_too() -> None:
     for fraction in (0.0, 1.0):
         tuning = Finetune(2, ClientSGD(lr=0.2))
         model = make_model(FedAvg, data, adaptation=tuning, personalize_fraction=fraction)
-        trainer = make_trainer(2)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        train_and_test(model, data, 2)
         losses.append(model.clients.test_loss.to_numpy())
         assert (model.clients.n_train > 0).all()
     np.testing.assert_array_equal(losses[0][seen], losses[1][seen])

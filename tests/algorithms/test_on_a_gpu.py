@@ -11,7 +11,7 @@ from fedem_lightning import CNN, ClientSGD, FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.callbacks import RoundCheckpoint
 from helpers.conformance import Noisy, Row
 from helpers.every_method import EVERY
-from helpers.federations import make_data, make_trainer, parameters
+from helpers.federations import make_data, make_trainer, parameters, train_and_test
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -21,9 +21,7 @@ SCORES = ["train_loss", "test_loss", "test_accuracy"]
 
 def run(model: Any, data: FederatedDataModule, accelerator: str, **options: Any) -> tuple[torch.Tensor, pd.DataFrame]:
     """Two rounds and a test: everything the model holds, as float64 on the CPU, and the clients' scores."""
-    trainer = make_trainer(2, accelerator=accelerator, devices=1, **options)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 2, accelerator=accelerator, devices=1, **options)
     return parameters(model).cpu(), model.clients[SCORES]
 
 

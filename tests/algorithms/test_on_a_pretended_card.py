@@ -14,7 +14,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import ROWS, Row
 from helpers.every_method import A_FEW
-from helpers.federations import make_trainer
+from helpers.federations import make_trainer, train_and_test
 from helpers.pretended_card import DEVICE, PretendedCard, card, card_trainer
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
@@ -60,9 +60,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 def test_a_card_computes_the_cpus_bits_and_is_seldom_waited_for(row: Row) -> None:
     data = row.data()
     expected, model = (row.model(data, client_optimizer=SGD) for _ in range(2))
-    trainer = make_trainer(2)
-    trainer.fit(expected, data)
-    trainer.test(expected, data, verbose=False)
+    train_and_test(expected, data, 2)
     with card() as counted:
         rounds = Counts(counted)
         trainer = card_trainer(2, callbacks=[rounds])

@@ -23,7 +23,7 @@ from fedem_lightning import (
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.models.heads import find_head
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 
 LR, ROUNDS, CLIENTS = 0.3, 4, 5
 PLAIN: dict[str, Any] = {"hidden": True, "client_optimizer": ClientSGD(lr=LR), "batch_size": 4, "participation": 3}
@@ -128,9 +128,7 @@ def test_an_unseen_client_trains_a_personal_head_from_zero() -> None:
 
 def test_the_generic_model_has_a_column() -> None:
     data = make_data(sizes=(20, 14, 2, 30))  # the third client has no test samples
-    model, trainer = make_model(FedRoD, data, **PLAIN), make_trainer(3)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    model = train_and_test(make_model(FedRoD, data, **PLAIN), data, 3)
     net = net_of(model.components[0].state_dict())
     for t, found in enumerate(model.clients.test_generic_accuracy):
         block = data.federation.block(torch.tensor([t]), "test")
@@ -189,9 +187,7 @@ def test_a_class_without_a_prototype_is_never_predicted() -> None:
     x, y, split = rng.normal(size=(40, 4)), np.arange(40) % 2, np.arange(40) // 4 % 5 // 4 * 2
     y[split == 2] = 2  # the test samples' class is in no training set
     data = FederatedDataModule.from_arrays(x, y, np.arange(40) % 4, split=split, n_classes=3)
-    model, trainer = make_model(FedProto, data, **{**PLAIN, "participation": 1.0}), make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    model = train_and_test(make_model(FedProto, data, **{**PLAIN, "participation": 1.0}), data, 2)
     assert model.known.tolist() == [True, True, False]
     assert model.clients.test_accuracy.tolist() == [0] * 4
     assert model.clients.test_loss.between(50, 1000).all()

@@ -28,7 +28,7 @@ from fedem_lightning.algorithms.streams import (
     stream_weights,
 )
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
-from helpers.federations import grouped, make_data, make_model, make_trainer, train
+from helpers.federations import grouped, make_data, make_model, make_trainer, train, train_and_test
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -270,9 +270,7 @@ def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any])
     """Of all known clients' models, by the row of W that an unseen client's gradient has, in NumPy."""
     data = grouped(n_clients=12, n=60, unseen_fraction=0.25)
     model = make_model(UserCentric, data, n_streams=2, **options, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
-    trainer = make_trainer(4)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 4)
     seen, n = data.federation.seen.numpy(), data.federation.splits["train"].counts().numpy()
     g = torch.cat([rows.flatten(1) for rows in model.gradients.read(torch.arange(12)).values()], dim=1).numpy()
     sigma, served = model.noise.sqrt().numpy(), rows_of(model, 12).numpy()
@@ -340,9 +338,7 @@ def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
     torch.testing.assert_close(rows_of(oracle, 6), rows_of(fedavg, 6), rtol=1e-14, atol=1e-15)
     two = grouped(6, unseen_fraction=1 / 3)
     model = make_model(Oracle, two, client_optimizer=SGD)
-    trainer = make_trainer(3)
-    trainer.fit(model, two)
-    trainer.test(model, two, verbose=False)
+    train_and_test(model, two, 3)
     served = rows_of(model, 6)
     assert torch.equal(served[0], served[2])  # unseen clients have a group too
     assert not torch.allclose(served[0], served[1])

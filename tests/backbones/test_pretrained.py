@@ -29,7 +29,7 @@ from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
 from fedem_lightning.run.run_folder import check_checkpoint
 from helpers.encoders import CONFIG, minilm, tiny_texts
-from helpers.federations import make_trainer
+from helpers.federations import make_trainer, train_and_test
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -45,9 +45,7 @@ def run(kind: Any = FedEM, rounds: int = 2, data: Any = None, network: Any = Non
     torch.manual_seed(0)
     of_fedem = {"n_components": 3, "initialization": "shared"} if kind is FedEM else {}
     model = kind(network or encoder, n_clients=4, **{"batch_size": 8, "engine": "loop", **of_fedem, **options})
-    trainer = make_trainer(rounds)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, rounds)
     return model
 
 

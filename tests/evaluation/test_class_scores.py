@@ -22,7 +22,7 @@ from fedem_lightning.report.columns import all_columns, run_values
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import print_summary
-from helpers.federations import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer, train_and_test
 from helpers.runs import run_small
 
 RNG = np.random.default_rng(0)
@@ -62,9 +62,7 @@ def rare(**options: Any) -> Any:
 
 
 def trained(kind: type, data: Any, rounds: int = 2, **options: Any) -> Any:
-    model, trainer = make_model(kind, data, **options), make_trainer(rounds)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    model = train_and_test(make_model(kind, data, **options), data, rounds)
     return model
 
 

@@ -7,7 +7,7 @@ from fedem_lightning.evaluation.component_diagnostics import recovery_scores
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
 from fedem_lightning.tasks import Classification
-from helpers.federations import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer, train_and_test
 
 
 def test_summaries_of_a_worked_example() -> None:
@@ -54,9 +54,7 @@ def test_client_means_count_by_client_and_add_up() -> None:
 @pytest.mark.parametrize("kind", [FedEM, FedAvg, Local])
 def test_the_clients_table_agrees_with_predictions_one_by_one(kind: type) -> None:
     data = make_data(sizes=(30, 25, 4))  # the last client has no test sample
-    model, trainer = make_model(kind, data), make_trainer(2)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    model = train_and_test(make_model(kind, data), data, 2)
     table = model.clients
     assert table.id.tolist() == ["0", "1", "2"]
     for t in range(2):

@@ -6,7 +6,7 @@ import pytest
 from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
 from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.run.results import run_results
-from helpers.federations import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer, train_and_test
 
 
 def test_dead_and_twin_components_are_named() -> None:
@@ -41,9 +41,7 @@ def test_true_clusters_are_recovered(n_components: int) -> None:
     """Appendix J.4, smaller: every client in its cluster."""
     data = SyntheticMixture(n_clients=60, n_components=n_components, dimension=30, test_size=1, one_hot=True, seed=1)
     model = FedEM(Linear((30,), 1), 60, n_components, client_optimizer=ClientSGD(lr=1.0, momentum=0.9))
-    trainer = make_trainer(80, precision="32-true")
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 80, precision="32-true")
     results = run_results(model, data.federation)
     assert results["recovery"]["group_accuracy"] == 1.0
     assert results["recovery"]["pi_cosine_distance"] < 2e-2  # some clients have 50 noisy samples

@@ -19,7 +19,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.algorithms.scoring import ClientPredictions
 from fedem_lightning.evaluation import scores
-from helpers.federations import make_data, make_model, make_trainer
+from helpers.federations import make_data, make_model, make_trainer, train_and_test
 
 SIZES = (30, 25, 4, 17, 40)  # the third client has no test sample
 
@@ -31,9 +31,7 @@ def regression(**options: Any) -> FederatedDataModule:
 
 
 def scores_of_test(model: Any, data: FederatedDataModule, rounds: int = 2) -> dict[str, np.ndarray]:
-    trainer = make_trainer(rounds)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, rounds)
     return model.test_samples.arrays()
 
 
@@ -95,9 +93,7 @@ def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatc
     n_samples = int(data.federation.splits["test"].counts().sum())
     for limit in (n_samples, n_samples - 1):
         monkeypatch.setattr(scores, "MOST_NUMBERS", limit)
-        model, trainer = make_model(FedAvg, data), make_trainer(1)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        model = train_and_test(make_model(FedAvg, data), data, 1)
         assert (model.test_samples is None) == (limit < n_samples)
 
 

@@ -72,6 +72,14 @@ def train(model: FederatedAlgorithm, data: FederatedDataModule, rounds: int, **o
     return model
 
 
+def train_and_test(model: FederatedAlgorithm, data: FederatedDataModule, rounds: int, **options: Any) -> Any:
+    """Runs `rounds` rounds, then scores all clients; the model, as Any."""
+    trainer = make_trainer(rounds, **options)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    return model
+
+
 def parameters(model: torch.nn.Module) -> torch.Tensor:
     """All parameters and buffers as one vector of float64."""
     return torch.cat([t.detach().double().flatten() for t in model.state_dict().values()])

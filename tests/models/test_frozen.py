@@ -23,7 +23,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from helpers.conformance import ROWS, Row, with_groups
 from helpers.every_method import SLOW, each
-from helpers.federations import make_data, make_trainer, train
+from helpers.federations import make_data, make_trainer, train, train_and_test
 
 SGD = ClientSGD(lr=0.3, momentum=0.9, weight_decay=0.01, state="keep")
 
@@ -97,9 +97,7 @@ def test_training_is_that_of_the_head_alone_on_the_bodys_features(row: Row, engi
     whole, alone = federation(), federation(body(norm))
     a, b = model_of(row, with_head(norm), whole, **options), model_of(row, head(), alone, **options)
     for model, data in ((a, whole), (b, alone)):
-        trainer = make_trainer(2)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
+        train_and_test(model, data, 2)
     clients = torch.arange(4)
     found, expected = a.personal_models(clients).models, b.personal_models(clients).models
     assert {in_the_whole(name) for name in expected} == set(found)

@@ -10,7 +10,7 @@ import torch
 import fedem_lightning.models.client_store as client_store
 from fedem_lightning import ClientSGD, FedEM, Local, UserError
 from fedem_lightning.models.client_store import ClientStore
-from helpers.federations import make_data, make_model, make_trainer, train
+from helpers.federations import make_data, make_model, make_trainer, train, train_and_test
 
 
 def test_scored_clients_stay_the_same_and_unseen_ones_are_scored_too() -> None:
@@ -62,8 +62,6 @@ def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyP
 def test_a_split_without_samples_has_no_scores() -> None:
     data = make_data(sizes=(7,) * 6, split=np.tile([0] * 5 + [2] * 2, 6))
     model = make_model(Local, data, client_optimizer=ClientSGD(lr=0.1))
-    trainer = make_trainer(1, precision="32-true")
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 1, precision="32-true")
     assert model.clients.val_loss.isna().all()
     assert model.clients.test_loss.notna().all()
