@@ -177,7 +177,6 @@ def test_folders_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.Ca
         "torn": "broken: results.json cannot be read (JSONDecodeError)",
         "listed": "broken: results.json has no keys",
         "copied": "broken: .hydra/config.yaml is unreadable (FileNotFoundError)",
-        "cut": "clients.parquet cannot be read, so what needs it is missing",
         "text for a score": "broken: its files lack or hold something unexpected (TypeError",
         "empty": "no run in it or below",
     }

@@ -98,4 +98,4 @@ def test_damaged_samples_and_tables_are_as_good_as_none(tmp_path: Path) -> None:
         table = compare_clients(group_of(good), group_of(bad))
         assert table["p"].isna().all()
     twice = make_sampled_run(tmp_path / "twice", [*a, *a], names=["x", "x"])
-    assert group_of(twice).runs[0].scored is None
+    assert group_of(twice).runs[0].scored.empty

@@ -83,10 +83,8 @@ def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
         except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
             said = f"{type(error).__name__}: {one_line(error)[:80]}"
             left_out.append(f"{one_line(run.folder)}: broken: its files lack or hold something unexpected ({said})")
-            continue
-        good.append(run)
-        if names := " and ".join(run.unreadable):
-            left_out.append(f"{one_line(run.folder)}: {names} cannot be read, so what needs it is missing")
+        else:
+            good.append(run)
     settings, repeated = group_runs(good)
     return Report([scores_table(setting, papers) for setting in settings], left_out=[*left_out, *repeated])
 

@@ -105,8 +105,8 @@ def _equal_rows(setting: Setting) -> list[list[Group]]:
     """Rows with the same test score for every client and seed."""
     found: dict[bytes, list[Group]] = defaultdict(list)
     for group in setting.groups:
-        tables = [(run.seed, table) for run in group.runs if (table := run.scored) is not None]
-        if len(tables) == len(group.runs):  # to six decimals, so that the order of a sum does not count
+        tables = [(run.seed, run.scored) for run in group.runs]
+        if all(len(table) for _, table in tables):  # to six decimals, so that the order of a sum does not count
             parts = [(f"{seed} {','.join(t.index)} ", np.round(t["score"].to_numpy(), 6)) for seed, t in tables]
             found[b"".join(names.encode() + scores.tobytes() for names, scores in parts)].append(group)
     return [groups for groups in found.values() if len(groups) > 1]

@@ -26,7 +26,7 @@ _FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
 _LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _COSTS = {"round": "communication round", "megabytes": "megabytes a client, up and down"}
-"""Labels of the x-axis by column of `Run.curve`."""
+"""Labels of the x-axis by column of `Run.metrics`."""
 _PERCENTILES = np.arange(1, 101)
 _NAME = 200  # letters of a row's name in a legend, which breaks it into lines
 
@@ -54,7 +54,7 @@ def figures_of(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[li
         "seeds": partial(seeds_figure, tables=tables, looks=rows),
         "clients": partial(percentile_figure, settings=settings, looks=rows),
     }
-    columns = {str(name) for s in settings for run in s.runs if run.metrics is not None for name in run.metrics}
+    columns = {str(name) for setting in settings for run in setting.runs for name in run.metrics}
     for x in ("megabytes", *sorted(name for name in columns if name.startswith("time_"))):
         makers[x] = partial(curves, settings=settings, looks=rows, x=x)
     for name in names or ():
@@ -87,7 +87,7 @@ def looks(settings: Sequence[Setting]) -> Looks:
 
 
 def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str) -> Drawn | None:
-    """Draws scores by `x`, a column of `Run.curve`: the mean over seeds as a line, the range as a band."""
+    """Draws scores by `x`, a column of `Run.metrics`: the mean over seeds as a line, the range as a band."""
     drawn = [setting for setting in settings if any(_over_seeds(group, x) is not None for group in setting.groups)]
     if not drawn:
         return None
@@ -123,7 +123,7 @@ def _over_seeds(group: Group, x: str) -> pd.DataFrame | None:
     """Points of the curve for each round that all seeds evaluated: x, mean, min, max; None if a seed has no curve."""
     measure, factor = group.runs[0].measure
     column = f"test/{measure}"
-    found = [c for run in group.runs if (c := run.curve(x)) is not None and column in c]
+    found = [run.metrics for run in group.runs if {"round", x, column} <= set(run.metrics)]
     parts = [pd.DataFrame({"round": c["round"], "x": c[x], "y": factor * c[column]}).dropna(subset="y") for c in found]
     if len(parts) < len(group.runs) or any(part.empty for part in parts):
         return None
@@ -178,8 +178,8 @@ def _draw_percentiles(axes: Axes, setting: Setting, looks: Looks) -> None:
 
 def _quantiles(group: Group) -> list[np.ndarray]:
     """The clients' test scores by percentile, for each seed that has any."""
-    scores = [run.scored["score"].dropna().to_numpy() for run in group.runs if run.scored is not None]
-    return [np.quantile(values, _PERCENTILES / 100, method="inverted_cdf") for values in scores if len(values)]
+    scores = [run.scored["score"].to_numpy() for run in group.runs if len(run.scored)]
+    return [np.quantile(values, _PERCENTILES / 100, method="inverted_cdf") for values in scores]
 
 
 def _draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look: dict[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """Finished runs: search, a check of what they say, and the content of their files; others have a reason."""
 
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,44 +68,37 @@ class Run:
         return str(self.results["environment"].get("date") or "")
 
     @cached_property
-    def metrics(self) -> pd.DataFrame | None:
-        """The content of metrics.csv, numbers or NaN; None if it is missing or unreadable."""
+    def metrics(self) -> pd.DataFrame:
+        """The content of metrics.csv, numbers or NaN; empty if it is missing or unreadable.
+
+        With a column `megabytes`: up and down together, for each client.
+        """
         with suppress(Exception):  # whatever pandas meets in a damaged file
-            table: pd.DataFrame = pd.read_csv(regular(self.folder / "metrics.csv"))
-            return table.apply(pd.to_numeric, errors="coerce")
-        return None
-
-    def curve(self, cost: str) -> pd.DataFrame | None:
-        """`metrics` with a column `megabytes`: up and down together, for each client; None without it, or `cost`."""
-        metrics = self.metrics
-        if metrics is None or not {"round", "up_megabytes", "down_megabytes"} <= set(metrics):
-            return None
-        total = metrics["up_megabytes"] + metrics["down_megabytes"]
-        curve = metrics.assign(megabytes=total / max(1, self.results["n_clients"]))
-        return curve if cost in curve else None
+            table = pd.read_csv(regular(self.folder / "metrics.csv")).apply(pd.to_numeric, errors="coerce")
+            total = table["up_megabytes"] + table["down_megabytes"]
+            return table.assign(megabytes=total / max(1, self.results["n_clients"]))
+        return pd.DataFrame()
 
     @cached_property
-    def clients(self) -> pd.DataFrame | None:
-        """The content of clients.parquet; None if it is missing or unreadable."""
+    def clients(self) -> pd.DataFrame:
+        """The content of clients.parquet; without rows if it is missing or unreadable."""
         with suppress(Exception), regular(self.folder / "clients.parquet").open("rb") as file:
-            table = pd.read_parquet(file)  # pyarrow opens no path that is not text
-            return table if "population" in table else None
-        return None
+            return pd.read_parquet(file)  # pyarrow opens no path that is not text
+        return pd.DataFrame({"id": [], "population": []})
 
     @cached_property
-    def scored(self) -> pd.DataFrame | None:
-        """The clients that train and have a test score, by name; None if clients.parquet lacks them.
+    def scored(self) -> pd.DataFrame:
+        """The clients that train and have a test score, by name; no rows if clients.parquet lacks them.
 
         Columns: row (in clients.parquet), n_test, score (in the table's unit).
         """
-        clients, (measure, factor) = self.clients, self.measure
-        if clients is None or not {"id", f"test_{measure}"} <= set(clients):
-            return None
-        score = factor * pd.to_numeric(clients[f"test_{measure}"], errors="coerce").astype(float)
-        columns = {"row": np.arange(len(clients)), "n_test": clients.get("n_test"), "score": score}
-        table = pd.DataFrame({"id": clients["id"].astype(str), **columns}).set_index("id")
-        table = table[((clients["population"] == "seen") & score.notna()).to_numpy(dtype=bool)]
-        return table if len(table) and table.index.is_unique else None
+        measure, factor = self.measure
+        table = self.clients.reindex(columns=["id", "population", "n_test", f"test_{measure}"])
+        table.columns = pd.Index(["id", "population", "n_test", "score"])
+        score = factor * pd.to_numeric(table["score"], errors="coerce")
+        table = table.assign(id=table["id"].astype(str), row=np.arange(len(table)), score=score)
+        table = table[(table["population"] == "seen") & score.notna()].set_index("id")[["row", "n_test", "score"]]
+        return table if table.index.is_unique else table[:0]
 
     @cached_property
     def samples(self) -> pd.DataFrame | None:
@@ -115,8 +107,6 @@ class Run:
         Columns: row (in clients.parquet), id, and the measure: whether the prediction is right, bool, or float64.
         """
         clients = self.clients
-        if clients is None:
-            return None
         with suppress(Exception):  # a zip archive, headers and arrays can each be damaged, with an error of their own
             with regular(self.folder / "test_samples.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 row, values, measure = np.repeat(np.arange(len(clients)), file["n"]), file["values"], file["measure"]
@@ -127,17 +117,11 @@ class Run:
     def weights(self, population: str = "seen") -> np.ndarray | None:
         """Mixture weights after training of the seen or the unseen clients, float [T, M]; None without any."""
         table = self.clients
-        names = [] if table is None else [str(name) for name in table if str(name).startswith("pi_")]
-        if table is None or len(names) < 2:
+        names = [str(name) for name in table if str(name).startswith("pi_")]
+        if len(names) < 2:
             return None
         pi = table.loc[table["population"] == population, names].to_numpy(dtype=float)
         return pi if len(pi) else None
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The names of its files beside results.json that are there but cannot be read."""
-        found = {"metrics.csv": self.metrics, "clients.parquet": self.clients, "test_samples.npz": self.samples}
-        return [name for name, content in found.items() if content is None and (self.folder / name).exists()]
 
 
 _OPTIONAL = (
@@ -160,10 +144,11 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     skipped: list[str] = []
     for folder in map(Path, folders):
         require(folder.is_dir(), f"{one_line(folder)}: no such folder")
-        found = sorted(_places(folder))
+        found = {path.parent for path in folder.rglob("results.json")}
+        found |= {path.parents[1] for path in folder.rglob(".hydra/config.yaml")}
         if not found:
             skipped.append(f"{one_line(folder)}: no run in it or below (a run is a folder with .hydra/config.yaml)")
-        for place in found:
+        for place in sorted(found):
             places.setdefault(place.resolve(), place)
     for place in places.values():
         try:
@@ -171,14 +156,6 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
         except UserError as error:
             skipped.append(f"{one_line(place)}: {error}")
     return runs, skipped
-
-
-def _places(folder: Path) -> Iterator[Path]:
-    """The folders of runs."""
-    for place, below, files in os.walk(folder):
-        if "results.json" in files or (Path(place) / ".hydra" / "config.yaml").is_file():
-            yield Path(place)
-        below[:] = [name for name in below if name not in (".hydra", "checkpoints")]
 
 
 def read_run(folder: Path) -> Run:

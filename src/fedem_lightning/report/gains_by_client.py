@@ -96,7 +96,7 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame:
     others, parts = {run.seed: run for run in b.runs}, []
     for run in a.runs:
         other = others.get(run.seed)
-        if other is None or run.scored is None or other.scored is None or run.measure != other.measure:
+        if other is None or run.measure != other.measure:
             continue
         both = run.scored.rename(columns={"score": "a"}).join(other.scored["score"].rename("b"), how="inner")
         p = _p_values(run, other)
@@ -109,13 +109,13 @@ def compare_clients(a: Group, b: Group) -> pd.DataFrame:
 
 def _p_values(a: Run, b: Run) -> np.ndarray | None:
     """p-values of all rows of clients.parquet from the scores of the same samples; None if the runs lack these."""
-    clients, x, y, digest = a.clients, a.samples, b.samples, a.results.get("federation_digest")
-    if clients is None or x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
+    x, y, digest = a.samples, b.samples, a.results.get("federation_digest")
+    if x is None or y is None or digest is None or digest != b.results.get("federation_digest"):
         return None
     if not (x.dtypes.equals(y.dtypes) and x[["row", "id"]].equals(y[["row", "id"]])):
         return None
     row, of_a, of_b = x["row"].to_numpy(), x.iloc[:, -1].to_numpy(), y.iloc[:, -1].to_numpy()
-    n = np.bincount(row, minlength=len(clients))
+    n = np.bincount(row, minlength=len(a.clients))
     if of_a.dtype != bool:
         tested = mean_tests(of_a - of_b, row, len(n))
         return np.maximum(tested.p, np.minimum(1.0, 2.0 ** (1.0 - n)))  # as few samples as these show nothing

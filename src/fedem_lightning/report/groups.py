@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,25 +10,17 @@ from typing import Any
 from fedem_lightning.errors import one_line
 from fedem_lightning.records import headline
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.settings.keys import (
-    LOOKS,
-    OF_SETTING,
-    PASSED_ON,
-    WITHOUT_EFFECT,
-    method_title,
-    short,
-    three_digits,
-)
+from fedem_lightning.settings import keys
 
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""
 
-_WITHOUT_EFFECT = {*WITHOUT_EFFECT, *PASSED_ON, *LOOKS, "seed"}
+_WITHOUT_EFFECT = {*keys.WITHOUT_EFFECT, *keys.PASSED_ON, *keys.LOOKS, "seed"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
 _BEST, _CHOOSES_BEST = "callbacks.best_round.", {"scores", "trainer.check_val_every_n_epoch"}
 """What keeps the model of the best round on validation, and keys on which that round then depends."""
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
-"""Keys shown if a row differs from most of its table; other keys are shown if they distinguish groups."""
+"""Keys shown if rows of a table differ in them; other keys are shown if they distinguish rows of one method."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class Group:
     @property
     def name(self) -> str:
         """The label with the algorithm's title for readers, e.g. FedEM."""
-        title = method_title(self.algorithm, self.runs[0].config.get("algorithm.title"))
+        title = keys.method_title(self.algorithm, self.runs[0].config.get("algorithm.title"))
         return self.label.replace(self.algorithm, one_line(title), 1)
 
 
@@ -127,13 +119,13 @@ def as_typed(value: Any) -> str:
 
 def _own_part(run: Run) -> dict[str, Any]:
     """The part of a configuration that repetitions must share, beside that of their setting."""
-    without = {*_WITHOUT_EFFECT, *OF_SETTING} - (_CHOOSES_BEST if run.keeps_best else set())
+    without = {*_WITHOUT_EFFECT, *keys.OF_SETTING} - (_CHOOSES_BEST if run.keeps_best else set())
     return {k: v for k, v in run.config.items() if k.startswith(_BEST) or not {k, k.split(".")[0]} & without}
 
 
 def _setting_part(run: Run) -> dict[str, Any]:
-    keys = [key for key in run.config if key.split(".")[0] in OF_SETTING]
-    return {key: run.config[key] for key in keys if not {key, key.split(".")[0]} & _WITHOUT_EFFECT}
+    found = {key: value for key, value in run.config.items() if key.split(".")[0] in keys.OF_SETTING}
+    return {key: value for key, value in found.items() if key not in _WITHOUT_EFFECT}
 
 
 def _comparable(config: dict[str, Any]) -> str:
@@ -145,8 +137,8 @@ def _comparable(config: dict[str, Any]) -> str:
 
 def _differing_keys(configs: list[dict[str, Any]]) -> list[str]:
     """The keys in which configurations differ, in their order of appearance."""
-    keys = dict.fromkeys(key for config in configs for key in config)
-    return [key for key in keys if len({_comparable({key: c.get(key)}) for c in configs}) > 1]
+    known = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in known if len({_comparable({key: c.get(key)}) for c in configs}) > 1]
 
 
 def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -163,21 +155,18 @@ def _one_a_seed(runs: list[Run], notes: list[str]) -> list[Run]:
 def _labelled(groups: list[list[Run]]) -> list[Group]:
     """Groups with labels, the baselines first."""
     configs = [_own_part(runs[0]) for runs in groups]
-    usual = {key: _usual([c[key] for c in configs if key in c]) for key in _COMMON_KEYS}
+    common = [key for key in _COMMON_KEYS if key in _differing_keys(configs)]
     shown = []
     for runs, config in zip(groups, configs, strict=True):
         rivals = [c for c, others in zip(configs, groups, strict=True) if others[0].algorithm == runs[0].algorithm]
-        unusual = [key for key, value in usual.items() if key in config and config[key] != value]
-        keys = dict.fromkeys([*unusual, *_differing_keys(rivals)])
-        shown.append({key: config.get(key) for key in keys})
+        wanted = dict.fromkeys([*(key for key in common if key in config), *_differing_keys(rivals)])
+        shown.append({key: config.get(key) for key in wanted})
     in_labels = {key for values in shown for key in values}
     found = []
     for runs, values in zip(groups, shown, strict=True):
         name, said = runs[0].algorithm, ", ".join(_said(key, v, in_labels, configs) for key, v in values.items())
         found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
-    return sorted(
-        found, key=lambda group: ((*BASELINES, group.algorithm).index(group.algorithm), _natural(group.label))
-    )
+    return sorted(found, key=lambda row: ((*BASELINES, row.algorithm).index(row.algorithm), _natural(row.label)))
 
 
 def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[str, Any]]) -> str:
@@ -185,15 +174,9 @@ def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[st
     part, _, name = key.rpartition(".")
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    text, values = three_digits(as_typed(value)), {as_typed(config.get(key)) for config in configs}
-    alone = sum(three_digits(other) == text for other in values) == 1
-    return f"{short(key, others)}={text if alone else as_typed(value)}"
-
-
-def _usual(values: list[Any]) -> Any:
-    """The value that more than half of the rows have; None if there is no such value."""
-    value, count = Counter(values).most_common(1)[0] if values else (None, 0)
-    return value if 2 * count > len(values) else None
+    text, values = keys.three_digits(as_typed(value)), {as_typed(config.get(key)) for config in configs}
+    alone = sum(keys.three_digits(other) == text for other in values) == 1
+    return f"{keys.short(key, others)}={text if alone else as_typed(value)}"
 
 
 def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:
