@@ -1,31 +1,16 @@
 """A method of your own: Ditto (Li et al., ICML 2021, arXiv 2012.04221) beside FedAvg and local training.
 
-docs/adding_an_algorithm.md explains the two classes, and runs them from the command line.
+docs/adding_an_algorithm.md explains the class, and runs it from the command line.
 """
 
 import argparse
 import logging
-from dataclasses import dataclass
 
 import pytorch_lightning as pl
 
 from fedem_lightning import ClientSGD, Digits, FedAvg, FederatedAlgorithm, Linear, Local
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.client_store import ClientStore
-
-
-@dataclass(frozen=True)
-class HeldStep(LocalStep):
-    """A step on F(v) + (strength / 2) |v - w|^2; the learner carries w as "anchor"."""
-
-    strength: float
-
-    def advance(self, learner, gradient):
-        params, anchor = learner["params"].values(), learner["anchor"].values()
-        tensors = zip(gradient(learner), params, anchor, strict=True)
-        held = [g + self.strength * (v - w) for g, v, w in tensors]
-        self.optimizer.descend(learner, held, self.lr)
+from fedem_lightning.aggregation import Update
+from fedem_lightning.local_solver import near
 
 
 class MyDitto(FederatedAlgorithm):
@@ -34,31 +19,25 @@ class MyDitto(FederatedAlgorithm):
     def __init__(self, backbone, n_clients, strength=0.1, **options):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
-        self.own = ClientStore.of_components(n_clients, self.components)  # v_t [1, ...]
-        self.own_momentum = self.local.momentum_store()  # of v_t, if clients keep it
+        self.own = self.per_client(self.components)  # v_t [1, ...]
+        self.own_momentum = self.optimizer_state()  # of v_t, if clients keep it
 
-    def client_update(self, block, round_):
-        t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
-        own = {
-            "step": self.local.step(block, round_, HeldStep, strength=self.strength),
-            "extra": {"anchor": self.params_of(w)},
-            "momentum": self.own_momentum,
-            "quiet": True,  # the progress bar counts the training of w
-        }
-        v = self.local.solve(self.own.read(t), block, round_, **own)
-        self.own.write(t, v)
-        return Sent(self.local.solve(w, block, round_), block.counts())
+    def client_update(self, batch, round_):
+        w = self.received(batch.clients)  # [C, 1, ...]
+        self.train_own(batch, round_)
+        return Update(self.local_sgd(w, batch, round_), batch.counts(), start=w)
 
-    def local_work(self, federation, clients, round_):
-        return 2 * super().local_work(federation, clients, round_)  # at v and at w
+    def train_own(self, batch, round_):
+        t, held = batch.clients, near(self.received(batch.clients), self.strength)
+        self.own[t] = self.local_sgd(self.own[t], batch, round_, step=held, state=self.own_momentum, quiet=True)
 
     def personal_models(self, clients):
-        return self.own_models(self.own.read(clients))
+        return self.own_models(self.own[clients])
 
-    def personalize_clients(self, federation, clients):
-        self.own.write(clients, self.broadcast(clients))
-        for block in self.local.blocks(federation, clients):
-            self.client_update(block, self.statistics.rounds)
+    def personalize_clients(self, data, clients):
+        self.own[clients] = self.received(clients)
+        for batch in self.batches(data, clients):
+            self.train_own(batch, self.statistics.rounds)
 
 
 def main() -> None:

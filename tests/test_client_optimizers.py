@@ -8,7 +8,6 @@ import torch
 
 from fedem_lightning import (
     AFL,
-    APFL,
     L2SGD,
     MOCHA,
     QFFL,
@@ -19,10 +18,8 @@ from fedem_lightning import (
     DecentralizedSurrogateOptimization,
     DFedEM,
     FedAvg,
-    FedEM,
     FedRep,
     Finetune,
-    PFedMe,
     Scaffold,
     UserError,
 )
@@ -126,8 +123,8 @@ def test_head_and_body_count_their_own_steps() -> None:
     data = make_data(sizes=(8, 8), fractions=(1.0, 0.0, 0.0))
     model = make_model(FedRep, data, hidden=True, client_optimizer=KEPT, head_epochs=3)
     train(model, data, 2)
-    rows = model.kept_momentum.read(torch.arange(2))
-    counts = {name: rows[f"steps.{name}"].tolist() for name in model.params_of(model.broadcast(torch.arange(1)))}
+    rows = model.kept_momentum[torch.arange(2)]
+    counts = {name: rows[f"steps.{name}"].tolist() for name in model.params_of(model.received(torch.arange(1)))}
     assert counts == {
         "layers.0.weight": [[4.0], [4.0]],  # two rounds of one pass in two batches
         "layers.0.bias": [[4.0], [4.0]],
@@ -165,16 +162,6 @@ def test_every_algorithm_takes_adamw_or_refuses(row: Row) -> None:
     plain = train(row.model(data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
     by_sgd = plain.personal_models(torch.arange(data.n_clients)).models
     assert any(not torch.allclose(rows, by_sgd[name]) for name, rows in served[0].items())
-
-
-@pytest.mark.parametrize("kind", [FedEM, PFedMe, APFL, FedAvg])
-def test_what_adaptive_steps_change_is_said_once(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    data = make_data()
-    train(make_model(kind, data, client_optimizer=ClientSGD(lr=0.1)), data, 1)
-    assert "Client" not in capsys.readouterr().out
-    train(make_model(kind, data, client_optimizer=ClientAdam()), data, 1)
-    said = f"ClientAdam: {kind.facts.with_adaptive}\n" if kind is not FedAvg else ""
-    assert capsys.readouterr().out == said
 
 
 def test_an_adaptation_may_have_another_optimiser() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
-from fedem_lightning.aggregation import Sent, WeightedMean
+from fedem_lightning.aggregation import Update, WeightedMean
 from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, three_rounds_of_fedem, vector
 from helpers.federations import make_data, make_model, parameters, train
@@ -256,7 +256,7 @@ def test_binary_task_is_the_two_class_task() -> None:
 def test_the_mean_of_many_bfloat16_models_is_exact() -> None:
     mean = WeightedMean()
     for _ in range(400):
-        mean.add(Sent({"w": torch.ones(1, 1, 3, dtype=torch.bfloat16)}, torch.tensor([131])))
+        mean.add(Update({"w": torch.ones(1, 1, 3, dtype=torch.bfloat16)}, torch.tensor([131]), {}))
     found = mean.compute()
     assert found is not None
     assert found.models["w"].dtype == torch.bfloat16
@@ -274,7 +274,8 @@ def test_the_mean_of_tensors_that_components_share(views: tuple[bool, bool], ave
         weights = torch.tensor(rng.random((4, 2))) if averages == "all" else torch.tensor(n)
         group = torch.tensor([0, 1, 1, 0]) if averages == "groups" else None
         models = {"theta": each[:, :1].expand_as(each) if shares else each, "phi": torch.tensor(phi)}
-        sent.append(Sent(models, weights, group, 2 if averages == "groups" else 1, {"extra": torch.tensor(phi[:, 0])}))
+        how: Any = (group, 2 if averages == "groups" else 1, {"extra": torch.tensor(phi[:, 0])})
+        sent.append(Update(models, weights, {}, *how))
     mean = WeightedMean()
     for block in sent:
         assert mean.add(block).tolist() == [True, True, True, False]

@@ -28,7 +28,7 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Update
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.processes import Processes
@@ -41,12 +41,13 @@ SIZES = (9, 30, 4, 17, 8, 25, 12)
 
 
 class OnlyOne(FedEM):
-    """All clients but one raise an exception: one of two processes has no update."""
+    """All clients but one send NaN: one of two processes has no update."""
 
-    def client_update(self, block: Block, round_: int) -> Sent:
-        if int(block.clients.max()) > int(block.federation.clients()[0]):
-            raise RuntimeError("not this one")
-        return super().client_update(block, round_)
+    def client_update(self, block: Block, round_: int) -> Update:
+        update, wrong = super().client_update(block, round_), block.clients > block.federation.clients()[0]
+        for rows in update.models.values():
+            rows[wrong] = torch.nan
+        return update
 
 
 FEW = ("FedEM", "FedAvg", "Ditto", "UserCentric", "median", "failing", "tuned")
@@ -168,14 +169,14 @@ def test_models_that_clients_keep_are_whole_where_they_are_read(found: Found) ->
 def test_each_client_stays_with_one_process() -> None:
     data = make_data((9, 14, 30, 25, 40))
     model, federation, two, everyone = make_model(Ditto, data), data.federation, Processes(0, 2), torch.arange(5)
-    homes = model.states.deal(two, federation, everyone)
-    assert homes is not None
-    assert [home.tolist() for home in homes] == [[0, 1, 4], [2, 3]]
-    shares = model.states.deal(two, federation, torch.tensor([1, 2, 4]))
+    shares = model.states.divide(two, federation, everyone)
+    assert shares is not None
+    assert [share.tolist() for share in shares] == [[0, 1, 4], [2, 3]]
+    shares = model.states.divide(two, federation, torch.tensor([1, 2, 4]))
     assert shares is not None
     assert [share.tolist() for share in shares] == [[1, 4], [2]]
-    assert model.states.deal(Processes(0, 1), federation, everyone) is None
-    assert make_model(FedAvg, data).states.deal(two, federation, everyone) is None
+    assert model.states.divide(Processes(0, 1), federation, everyone) is None
+    assert make_model(FedAvg, data).states.divide(two, federation, everyone) is None
 
 
 def command_line(*arguments: str) -> list[str]:
@@ -210,7 +211,7 @@ def test_clients_are_dealt_evenly_and_each_one_once() -> None:
     """The busiest process has at most 4/3 - 1/(3 m) of what the best of all deals would give it (Graham 1969)."""
     clients, work = torch.arange(10, 20), np.array([5, 100, 3, 50, 8, 8, 90, 1, 20, 40])
     for size in (1, 2, 3):
-        shares = Processes(0, size).deal(clients, torch.from_numpy(work))
+        shares = Processes(0, size).divide(clients, torch.from_numpy(work))
         assert len(shares) == size
         assert torch.equal(torch.cat(shares).sort().values, clients)
         deals = np.arange(size**10)[:, None] // size ** np.arange(10) % size  # who gets whom, [deals, clients]
@@ -220,8 +221,8 @@ def test_clients_are_dealt_evenly_and_each_one_once() -> None:
 
 def test_fewer_clients_than_processes() -> None:
     with pytest.raises(UserError, match="4 processes, but only 3 clients in a round"):
-        Processes(0, 4).deal(torch.arange(3), torch.ones(3))
-    shares = Processes(0, 4).deal(torch.arange(3), torch.ones(3), idle=True)
+        Processes(0, 4).divide(torch.arange(3), torch.ones(3))
+    shares = Processes(0, 4).divide(torch.arange(3), torch.ones(3), idle=True)
     assert [len(share) for share in shares] == [1, 1, 1, 0]
 
 

@@ -21,7 +21,7 @@ from fedem_lightning import (
     UserCentric,
 )
 from fedem_lightning.adaptation.base import selection_losses
-from fedem_lightning.aggregation import Sent, WeightedMean
+from fedem_lightning.aggregation import Update, WeightedMean
 from fedem_lightning.algorithms.streams import gradients
 from fedem_lightning.data.splits import SPLITS, Splitting
 from fedem_lightning.evaluation.component_diagnostics import component_health
@@ -65,7 +65,7 @@ def test_tuning_on_the_side_leaves_kept_momentum_alone() -> None:
 
 def test_a_model_that_is_infinite_enters_no_mean() -> None:
     mean = WeightedMean()
-    mean.add(Sent({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1])))
+    mean.add(Update({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1])))
     found = mean.compute()
     assert found is not None
     assert found.models["w"].tolist() == [[1.5, 3.0]]

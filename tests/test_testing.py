@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedem_lightning import AFL, FedAvg, FedEM, FedPer, Linear, Local, PFedMe, UserError
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Update
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.testing import check_algorithm
 
@@ -36,8 +36,9 @@ def test_what_a_method_is_not_defined_for_is_left_out() -> None:
 
 
 class Frozen(FedAvg):
-    def client_update(self, block: Any, round_: int) -> Sent:
-        return Sent(self.broadcast(block.clients), block.counts())
+    def client_update(self, block: Any, round_: int) -> Update:
+        w = self.received(block.clients)
+        return Update(w, block.counts(), start=w)
 
 
 class Twice(FedAvg):
@@ -53,26 +54,28 @@ class Unsaved(FedAvg):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.__dict__["own"] = ClientStore.of_components(self.n_clients, self.components).double()
+        self.__dict__["own"] = self.per_client(self.components).double()
 
-    def client_update(self, block: Any, round_: int) -> Sent:
-        models = self.local.solve(self.broadcast(block.clients), block, round_)
-        self.own.write(block.clients, models)
-        return Sent(models, block.counts())
+    def client_update(self, block: Any, round_: int) -> Update:
+        w = self.received(block.clients)
+        models = self.local_sgd(w, block, round_)
+        self.own[block.clients] = models
+        return Update(models, block.counts(), start=w)
 
     def personal_models(self, clients: Any) -> Any:
-        return self.own_models(self.own.read(clients))
+        return self.own_models(self.own[clients])
 
 
 class Numbered(FedAvg):
     """Weighs clients by their numbers."""
 
-    def client_update(self, block: Any, round_: int) -> Sent:
-        return Sent(self.local.solve(self.broadcast(block.clients), block, round_), block.clients + 1)
+    def client_update(self, block: Any, round_: int) -> Update:
+        w = self.received(block.clients)
+        return Update(self.local_sgd(w, block, round_), block.clients + 1, start=w)
 
 
 class Engined(FedAvg):
-    def client_update(self, block: Any, round_: int) -> Sent:
+    def client_update(self, block: Any, round_: int) -> Update:
         sent = super().client_update(block, round_)
         return sent._replace(
             weights=sent.weights + (self.local.engine.name == "vmap") * torch.arange(len(block.clients))
@@ -85,8 +88,8 @@ class Meddling(Local):
     def client_update(self, block: Any, round_: int) -> None:
         super().client_update(block, round_)
         everybody = block.federation.clients()
-        models = self.models.read(everybody)
-        self.models.write(everybody, {name: rows + 1 for name, rows in models.items()})
+        models = self.models[everybody]
+        self.models[everybody] = {name: rows + 1 for name, rows in models.items()}
 
 
 class Accumulating(Local):
@@ -99,7 +102,7 @@ class Touching(Local):
     def personalize_clients(self, federation: Any, clients: Any) -> None:
         super().personalize_clients(federation, clients)
         seen = federation.clients()
-        self.models.write(seen, {name: rows + 1 for name, rows in self.models.read(seen).items()})
+        self.models[seen] = {name: rows + 1 for name, rows in self.models[seen].items()}
 
 
 @pytest.mark.parametrize(

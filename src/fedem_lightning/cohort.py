@@ -13,13 +13,13 @@ from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator, secret_uniforms
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def draw_cohort(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:
     """The cohort of an algorithm's round, int64, ascending."""
     clients, share, seed = federation.clients(), algorithm.participation, algorithm.seed
-    if algorithm.facts.samples_by_size:
+    if algorithm.samples_by_size:
         return sample_cohort(clients, share, seed, round_, federation.splits["train"].counts(clients))
     if not algorithm.aggregation.samples_independently:
         return sample_cohort(clients, share, seed, round_)

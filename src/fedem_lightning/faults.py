@@ -1,12 +1,13 @@
 """Clients that fail or attack, injected into a run."""
 
 from abc import ABC
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.randomness import Purpose, generator
@@ -46,12 +47,12 @@ class Faults(Recorded, ABC):
         drawn = [self.faulty(clients, seed, round_) for round_ in range(rounds if self.every_round else 1)]
         return torch.cat([clients[:0], *drawn]).unique()
 
-    def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
-        """What the clients of a block, of whom some are `faulty`, bool [C], send in place of `sent`; see `corrupts`.
+    def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
+        """The update of a batch of clients, of whom some are `faulty`, bool [C], send another one; see `corrupts`.
 
-        `received` are the models that they received, [C, M, ...], `parameters` the names of the trained parameters.
+        `parameters` are the names of the trained parameters.
         """
-        return sent
+        return update
 
     def with_other_labels(self, federation: Federation, faulty: Tensor) -> Federation:
         """The federation in which the faulty clients (int64) have other training labels; see `corrupts_labels`."""
@@ -72,9 +73,9 @@ class SendNaN(Faults):
 
     corrupts = True
 
-    def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
+    def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
         """NaN in the rows of the faulty clients."""
-        return _replaced(sent, faulty, {name: torch.full_like(sent.models[name], torch.nan) for name in parameters})
+        return _replaced(update, faulty, parameters, lambda rows, start: torch.full_like(rows, torch.nan))
 
 
 class Scaling(Faults):
@@ -92,10 +93,9 @@ class Scaling(Faults):
         super().__init__(share, every_round)
         self.factor = factor
 
-    def corrupted(self, sent: Sent, received: Models, faulty: Tensor, parameters: set[str]) -> Sent:
+    def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
         """The scaled updates of the faulty clients."""
-        scaled = {n: received[n] + self.factor * (sent.models[n] - received[n]) for n in parameters}
-        return _replaced(sent, faulty, scaled)
+        return _replaced(update, faulty, parameters, lambda rows, start: start + self.factor * (rows - start))
 
 
 class SignFlip(Scaling):
@@ -130,9 +130,13 @@ class LabelFlip(Faults):
         return federation.with_samples(other)
 
 
-def _replaced(sent: Sent, faulty: Tensor, rows: Models) -> Sent:
-    """The updates with other rows where a client is faulty, bool [C]."""
-    models = dict(sent.models)
-    for name, other in rows.items():
-        models[name] = torch.where(faulty.view(-1, *[1] * (other.ndim - 1)), other, models[name])
-    return sent._replace(models=models)
+def _replaced(
+    update: Update, faulty: Tensor, parameters: set[str], other: Callable[[Tensor, Tensor], Tensor]
+) -> Update:
+    """The update with `other(rows, start)` in place of the trained parameters that faulty clients, bool [C], send."""
+    models = dict(update.models)
+    for name in parameters & models.keys():
+        rows = models[name]
+        replaced = other(rows, update.start[name])
+        models[name] = torch.where(faulty.view(-1, *[1] * (rows.ndim - 1)), replaced, rows)
+    return update._replace(models=models)

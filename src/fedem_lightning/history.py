@@ -22,6 +22,7 @@ class Statistics:
     up_bytes: int = 0  # sent from clients to the server
     down_bytes: int = 0  # sent from the server to clients
     air_bytes: int = 0  # transmitted bytes of clients and server: a broadcast counts once
+    gradients: float = 0.0  # of single samples, that clients have computed in training
     times: dict[str, float] = field(default_factory=dict)  # simulated time in each network, in its unit
     stragglers: int = 0  # clients left out of a round because they missed its deadline
     rejections: Rejections = field(default_factory=Rejections)  # client updates that were left out
@@ -57,8 +58,9 @@ class Statistics:
         self.training_seconds += now - self._mark
         self._mark = now
 
-    def count(self, traffic: Traffic, times: dict[str, float]) -> None:
-        """Adds a round's transmitted bytes, and its simulated time in each network."""
+    def count(self, traffic: Traffic, times: dict[str, float], gradients: float) -> None:
+        """Adds a round's transmitted bytes, its simulated time in each network, and its gradients."""
+        self.gradients += gradients
         self.up_bytes += round(traffic.up * traffic.model_bytes)
         self.down_bytes += round(traffic.down * traffic.model_bytes)
         self.air_bytes += round(traffic.on_air * traffic.model_bytes)

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,11 @@ class LocalStep:
         """What such a step minimises."""
         return training_loss(task) if cls.weighs_classes else task
 
+    @property
+    def gradients(self) -> float:
+        """The gradients of each sample that a step takes; they are counted as work."""
+        return 1
+
     @functools.cached_property
     def key_names(self) -> list[str]:
         """Names of the buffers that hold dropout keys; empty without dropout."""
@@ -89,6 +94,52 @@ class LocalStep:
         It is written for one learner and must also work for a stack: element by element, or along trailing axes.
         """
         self.optimizer.descend(learner, gradient(learner), self.lr)
+
+
+@dataclass(frozen=True)
+class ProximalStep(LocalStep):
+    """A local step on F(theta) + (mu / 2) |theta - anchor|^2; the learner has "anchor" beside "params"."""
+
+    mu: float
+
+    def advance(self, learner: Learner, gradient: Gradient) -> None:
+        """The gradient is g + mu (theta - anchor)."""
+        params, anchor = learner["params"], learner["anchor"]
+        away = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
+        grads = torch._foreach_add(gradient(learner), away, alpha=self.mu)
+        self.optimizer.descend(learner, list(grads), self.lr)
+
+
+class Step:
+    """A local step of a method's own, for `local_sgd`: its class, and what that needs beside the model.
+
+    Args:
+        kind: the class, whose further fields are `numbers`.
+        tensors: what a learner carries beside "params", "buffers" and "momentum", each {name: [C, M, ...]}. After the
+            training `after` has them as the steps have changed them.
+        loss: makes the loss of the step from the task's; None: that of the class.
+
+    """
+
+    def __init__(
+        self,
+        kind: type[LocalStep],
+        tensors: Learner | None = None,
+        loss: Callable[[Any], Loss] | None = None,
+        **numbers: Any,
+    ) -> None:
+        self.kind, self.tensors, self.loss, self.numbers = kind, tensors or {}, loss, numbers
+        self.after: Learner = {}
+
+    def made(self, network: nn.Module, task: Task, optimizer: ClientOptimizer, lr: float) -> LocalStep:
+        """The step for a network, at a learning rate."""
+        loss = self.kind.loss_of(task)
+        return self.kind(network, loss if self.loss is None else self.loss(loss), optimizer, lr, **self.numbers)
+
+
+def near(w: Models, mu: float) -> Step:
+    """A step on F(theta) + (mu / 2) |theta - w|^2, for models w [C, M, ...] (FedProx, Ditto)."""
+    return Step(ProximalStep, {"anchor": w}, mu=mu)
 
 
 class GradientStep(LocalStep):

@@ -19,7 +19,7 @@ from fedem_lightning.settings.ranges import NotNegative, Positive
 
 
 class Transmission(NamedTuple):
-    """Numbers of models that one client and the server send in a round, as an algorithm's `transmission` hook says.
+    """Numbers of models that one client and the server send in a round.
 
     With a server each sends a model once, to one receiver or as a broadcast: `uploads` is `up`, and the server
     broadcasts `streams` different models. On a graph a client transmits fewer models than its neighbours receive.
@@ -29,7 +29,6 @@ class Transmission(NamedTuple):
     up: float  # models that a client sends, counted once for each receiver, on average
     uploads: float | None = None  # transmissions of a client, a broadcast counts once; None: `up`
     streams: float | None = None  # different models that the server broadcasts; None: `down`
-    stream_of: Tensor | None = None  # the stream that each drawn client receives, int64 [C]; None: all receive all
 
     def traffic(self, n_drawn: int, n_trained: int, model_bytes: int) -> "Traffic":
         """The traffic of a round in which `n_drawn` clients were drawn and `n_trained` of them met the deadline.
@@ -73,9 +72,9 @@ class Network(Recorded, ABC):
         self.deadline = deadline
 
     @property
-    def released(self) -> tuple[str, ...]:
-        """What clients learn of others' data by it: see `in_time`."""
-        return ("whether any other client was in time (network.deadline)",) * (self.deadline is not None)
+    def private_ok(self) -> bool:
+        """Whether clients learn nothing of others' data by it; by a deadline, whether any other client met it."""
+        return self.deadline is None
 
     @abstractmethod
     def compute_times(self, clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
@@ -111,36 +110,33 @@ class Network(Recorded, ABC):
         return float(arrival.max()) + self.download_time(clients, traffic, seed)
 
 
-class Clocks:
-    """Simulated times of one round in all networks of a run, and the clients that finish in time.
+def in_time(networks: Mapping[str, Network], clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
+    """Which of the clients drawn for a round [C] meet its deadline, bool [C], on the CPU, before they train.
 
-    The deadline of at most one network decides that for all, if the round is `limited`; else the server waits for all.
-    Arguments are those of `Network.compute_times`, on any device.
+    Their `work` [C] is that of one local training. The deadline of at most one network decides for all.
     """
+    met = torch.ones(len(clients), dtype=torch.bool)
+    for network in networks.values() if len(clients) else ():
+        if network.deadline is not None:
+            met &= network.in_time(network.compute_times(clients.cpu(), work.cpu(), seed, round_))
+    return met
 
-    def __init__(
-        self,
-        networks: Mapping[str, Network],
-        clients: Tensor,
-        work: Tensor,
-        seed: int,
-        round_: int,
-        limited: bool = True,
-    ) -> None:
-        self._networks, self._clients, self._seed = networks, clients.cpu(), seed
-        self._times = {n: net.compute_times(self._clients, work.cpu(), seed, round_) for n, net in networks.items()}
-        self.in_time = torch.ones(len(clients), dtype=torch.bool)  # [C], on the CPU
-        for name, network in networks.items() if limited and len(clients) else ():
-            self.in_time &= network.in_time(self._times[name])
 
-    def times(self, traffic: Traffic) -> dict[str, float]:
-        """Times of the round, by network; 0 for a round without clients."""
-        if not len(self._clients):
-            return dict.fromkeys(self._networks, 0.0)
-        return {
-            name: network.round_time(self._clients, self._times[name], self.in_time, traffic, self._seed)
-            for name, network in self._networks.items()
-        }
+def times_of_round(
+    networks: Mapping[str, Network],
+    clients: Tensor,
+    work: Tensor,
+    kept: Tensor,
+    traffic: Traffic,
+    seed: int,
+    round_: int,
+) -> dict[str, float]:
+    """Simulated times of a round of clients [C] with this `work` [C], of whom some are `kept`, by network."""
+    clients, work, times = clients.cpu(), work.cpu(), dict.fromkeys(networks, 0.0)
+    for name, network in networks.items() if len(clients) else ():
+        computing = network.compute_times(clients, work, seed, round_)
+        times[name] = network.round_time(clients, computing, kept, traffic, seed)
+    return times
 
 
 def check_networks(networks: Mapping[str, Network] | None) -> dict[str, Network]:

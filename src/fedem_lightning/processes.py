@@ -29,7 +29,7 @@ class Processes:
         require_ddp(trainer)
         return cls(trainer.global_rank, trainer.world_size)
 
-    def deal(self, clients: Tensor, work: Tensor, idle: bool = False) -> list[Tensor]:
+    def divide(self, clients: Tensor, work: Tensor, idle: bool = False) -> list[Tensor]:
         """Divides clients (int64 [C], ascending) into shares of about equal work [C], the same in every process.
 
         Returns:

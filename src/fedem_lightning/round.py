@@ -1,49 +1,74 @@
-"""A communication round: cohort -> blocks -> client updates -> aggregation -> server step -> costs.
+"""A communication round: cohort -> batches of clients -> client updates -> aggregation -> server step -> costs.
 
-`FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
+`FederatedModule.training_step` runs it once an epoch: an epoch is a round.
 """
 
-import functools
 import time
-import warnings
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Collector, Means, RoundContext
+from fedem_lightning.aggregation import Collector, Means, RoundContext, Update
 from fedem_lightning.client_updates import ClientUpdates, UpdateSource
 from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.network import Clocks
+from fedem_lightning.network import Transmission, in_time
 from fedem_lightning.processes import Processes
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, Rejection, summarised
-from fedem_lightning.uploads import received_models, transmitted, with_frozen
+from fedem_lightning.uploads import count_traffic, rehearsed, transmission_of, work_of
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
+
+
+@dataclass
+class Counted:
+    """What the clients of a round have received and sent, as their updates say."""
+
+    sent: Transmission | None = None  # by one client; None: no update came
+    streams: set[int] = field(default_factory=set)  # of the server, that a client has received
+
+    def add(self, algorithm: "FederatedAlgorithm", update: Update) -> None:
+        """Counts the update of a batch of clients."""
+        self.sent = self.sent or transmission_of(algorithm, update)
+        if update.stream is not None:
+            self.streams |= set(update.stream.unique().tolist())
+
+    def of_all(self, processes: Processes) -> Transmission:
+        """What each client has received and sent in all processes; nothing if no update came."""
+        parts = processes.gather((self.sent, self.streams))
+        sent = next((sent for sent, _ in parts if sent is not None), Transmission(0, 0))
+        streams = set[int]().union(*(streams for _, streams in parts))
+        return sent._replace(streams=len(streams)) if streams else sent
 
 
 def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
-    statistics = algorithm.statistics
+    statistics, processes = algorithm.statistics, Processes.of(algorithm.trainer)
     round_ = statistics.rounds  # a new Trainer counts its epochs from 0, a model its rounds on
     federation, faulty = as_clients_have_it(algorithm, federation, round_)
     drawn = draw_cohort(algorithm, federation, round_)
-    clocks = Clocks(algorithm.networks, drawn, algorithm.local_work(federation, drawn, round_), algorithm.seed, round_)
-    in_time = drawn if clocks.in_time.all() else drawn[clocks.in_time.to(drawn.device)]
-    cohort, silent = answering(algorithm, in_time, faulty)
-    means, rejections = train_clients(algorithm, federation, cohort, round_, faulty)
+    planned = algorithm.local.visits(federation.splits["train"].counts(drawn))
+    met = in_time(algorithm.networks, drawn, planned, algorithm.seed, round_)  # [C]
+    cohort, silent = answering(algorithm, drawn if met.all() else drawn[met.to(drawn.device)], faulty)
+    algorithm.local.work.clear()
+    algorithm.traffic, counted = None, Counted()
+    means, rejections = train_clients(algorithm, federation, cohort, round_, faulty, counted)
+    algorithm.server.begin()
     algorithm.server_update(means, Round(round_, federation, cohort))
-    sent = transmitted(algorithm, drawn)
-    traffic = with_frozen(algorithm, drawn, sent.traffic(len(drawn), len(cohort), algorithm.message_bytes))
-    statistics.count(traffic, clocks.times(traffic))
-    statistics.stragglers += len(drawn) - len(in_time)
-    rejected = count_rejections(algorithm, federation, round_, silent, rejections)
+    algorithm.server.end(type(algorithm).__name__, means is not None)
+    work = work_of(algorithm.local.work, drawn)
+    processes.sum([work])
+    sent = counted.of_all(processes)
+    count_traffic(algorithm, algorithm.traffic or sent, drawn, met, len(cohort), work, round_)
+    statistics.stragglers += len(drawn) - int(met.sum())
+    rejected = count_rejections(algorithm, round_, silent, rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
     statistics.tick()
     return {
@@ -58,7 +83,12 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
 
 
 def train_clients(
-    algorithm: "FederatedAlgorithm", federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
+    algorithm: "FederatedAlgorithm",
+    federation: Federation,
+    cohort: Tensor,
+    round_: int,
+    faulty: Tensor,
+    counted: Counted,
 ) -> tuple[Means | None, list[Rejection]]:
     """Runs the client updates of a cohort (int64 [C], ascending), shared among the Trainer's processes.
 
@@ -70,40 +100,43 @@ def train_clients(
 
     """
     processes = Processes.of(algorithm.trainer)
-    shares = algorithm.states.deal(processes, federation, cohort)
+    shares = algorithm.states.divide(processes, federation, cohort)
     if shares is None:
         any_size = algorithm.aggregation.samples_independently  # the next cohort has another
-        shares = processes.deal(cohort, federation.splits["train"].counts(cohort), idle=any_size)
+        shares = processes.divide(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
     algorithm.local.observer.begin("clients", len(mine))
     parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
     sampling = sampling_of(algorithm, len(federation.clients()), algorithm.statistics.planned_rounds)
     algorithm.aggregation.plan(sampling)
-    received_by_all = functools.partial(received_models, algorithm, federation.clients()[:1])
+
+    def start() -> dict[str, Tensor]:
+        update = rehearsed(algorithm, federation, federation.clients()[:1], round_)
+        return {} if update is None else update.start
+
     key = (algorithm.seed, round_) if algorithm.remote is None else None  # else the noise has none
-    context = RoundContext(cohort, parameters, received_by_all, sampling, key)
+    context = RoundContext(cohort, parameters, start, sampling, key)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     remote = algorithm.remote
     source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
     for clients, update in source.updates(federation, mine):
         if update is None:
             continue
+        counted.add(algorithm, update)
         attacks = torch.isin(clients, faulty)  # [C]
-        corrupts = faults is not None and faults.corrupts and bool(attacks.any())
-        received = received_models(algorithm, clients) if corrupts or collector.needs_received else {}
-        if faults is not None and corrupts:
-            update = faults.corrupted(update, received, attacks, parameters)
-        finite = collector.add(update, clients, received)
+        if faults is not None and faults.corrupts and attacks.any():
+            update = faults.corrupted(update, attacks, parameters)
+        finite = collector.add(update, clients)
         if not finite.all():
             algorithm.round_metrics.reject(clients[~finite])
     rejections = _meet(algorithm, collector, processes)
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
-    processes.exchange_rows(algorithm.states.rows(alone=False), shares)
+    processes.exchange_rows(algorithm.states.rows(own=False), shares)
     means = collector.compute()
     if means is not None:
         floats = [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
-        said = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
-        require(all(rows.isfinite().all() for rows in floats), said)
+        overflows = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
+        require(all(rows.isfinite().all() for rows in floats), overflows)
     return means, rejections
 
 
@@ -173,20 +206,9 @@ def answering(algorithm: "FederatedAlgorithm", cohort: Tensor, faulty: Tensor) -
 
 
 def count_rejections(
-    algorithm: "FederatedAlgorithm",
-    federation: Federation,
-    round_: int,
-    silent: list[Rejection],
-    updates: list[Rejection],
+    algorithm: "FederatedAlgorithm", round_: int, silent: list[Rejection], updates: list[Rejection]
 ) -> int:
     """Adds a round's rejections, of clients that were not asked and of updates, to the statistics; their number."""
-    counted, rejections = algorithm.statistics.rejections, silent + updates
     unnamed = algorithm.round_metrics.rejected - len(updates)
-    error = next((rejection for rejection in rejections if rejection.reason == EXCEPTION), None)
-    if error is not None and EXCEPTION not in counted.by_reason and algorithm.remote is None:  # who names each itself
-        name = " ".join(str(federation.names[error.client]).split())[:80]
-        warnings.warn(
-            f"client {name} failed in round {round_ + 1} ({error.detail}); updates that fail are left out", stacklevel=2
-        )
-    counted.add(round_ + 1, rejections, unnamed)
-    return len(rejections) + unnamed
+    algorithm.statistics.rejections.add(round_ + 1, silent + updates, unnamed)
+    return len(silent) + len(updates) + unnamed

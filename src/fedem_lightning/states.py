@@ -1,7 +1,7 @@
-"""The state of clients and server: each tensor is declared once, with its owner, its axis of clients and its columns.
+"""What clients and the server keep between rounds: a method declares what is about single clients, by assignment.
 
 Checkpoints, the exchange between processes, clients that are processes of their own, models with room for new clients
-and the clients' table follow from the declaration.
+and the clients' table follow from the declaration. Other buffers of a method are the server's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.models.client_store import ClientStore, HeldBy
 from fedem_lightning.processes import Processes
 
 if TYPE_CHECKING:
@@ -22,144 +22,107 @@ Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | Non
 """Columns of the clients' table: "alpha" for rows [T]; "pi_{m}" or a tuple of names for rows [T, M]; or a function that
 makes columns, each [T], of the rows."""
 
+GROUPS = ("cluster", "stream", "group")
+"""Names of attributes that hold each client's group, int64 [T]."""
+
 
 @dataclass(frozen=True)
-class State:
-    """What is known of a tensor."""
+class PerClient:
+    """A tensor with a row for each client, [T, ...], as a method declares it; see `FederatedAlgorithm.per_client`."""
 
-    owner: Owner
-    client_axis: int | None  # along which clients lie; None: it is not about single clients
-    columns: Columns = None
+    tensor: Tensor
+    column: Columns = None
+    held_by: HeldBy = "client"
+    persistent: bool = True
 
     @property
     def is_clients(self) -> bool:
         """Whether clients compute it."""
-        return self.owner in (Owner.CLIENT, Owner.REPORTED)
+        return self.held_by != "server"
 
 
 class States:
-    """The declared buffers of a module, and its client stores, which declare themselves."""
+    """The declared tensors of a module, and its client stores."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.declared: dict[str, State] = {}
-        self.groups: str | None = None  # name of the tensor that holds each client's group
-        self.sized_by_data: set[str] = set()  # tensors whose shapes are known from the first round on only
-        self.homes: list[Tensor] = []  # for each process the clients that it trains, int64, ascending
-        self.newer = torch.zeros(0, dtype=torch.bool)  # [T]: whose newest rows other processes lack
+        self.declared: dict[str, PerClient] = {}
+        self.sized_by_data: set[str] = set()  # buffers whose shapes are known from the first round on only
+        self.shares: list[Tensor] = []  # for each process the clients that it always trains, int64, ascending
+        self.changed = torch.zeros(0, dtype=torch.bool)  # [T]: whose newest rows other processes lack
         module.register_load_state_dict_pre_hook(_size_as_saved)
-
-    def declare(
-        self,
-        name: str,
-        tensor: Tensor,
-        owner: Owner,
-        columns: Columns = None,
-        client_axis: int | None = None,
-        groups: bool = False,
-        persistent: bool = True,
-    ) -> None:
-        """Makes a buffer of the module.
-
-        Args:
-            name, tensor, owner: an empty tensor takes its size from the data, or from a checkpoint.
-            columns: of the clients' table; the tensor is [T, ...] then.
-            client_axis: the axis along which clients lie, T long; it is 0 for what clients own, and for columns. None:
-                the tensor is not about single clients.
-            groups: whether it is each client's group, int64 [T].
-            persistent: whether checkpoints hold it.
-
-        """
-        self.module.register_buffer(name, tensor, persistent)
-        of_clients = owner in (Owner.CLIENT, Owner.REPORTED) or columns is not None
-        self.declared[name] = State(owner, 0 if client_axis is None and of_clients else client_axis, columns)
-        if not tensor.numel():
-            self.sized_by_data.add(name)
-        if groups:
-            self.groups = name
 
     def stores(self) -> dict[str, ClientStore]:
         """The stores of whole models, by name."""
         return {name: module for name, module in self.module.named_modules() if isinstance(module, ClientStore)}
 
-    def all(self) -> dict[str, State]:
-        """Every declared tensor and those of the stores, by their names in the `state_dict`."""
-        found = dict(self.declared)
-        for name, store in self.stores().items():
-            row = State(store.owner, 0 if store.of_clients else None)
-            parts = ["written", *(f"rows_{i}" for i in range(len(store.names)))]
-            found |= {f"{name}.{part}": row for part in parts}
-        return found
-
-    def of(self, *owners: Owner) -> dict[str, Tensor]:
-        """The declared tensors of these owners, without stores."""
-        return {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.owner in owners}
-
-    def rows(self, stores: bool = True, alone: bool = True) -> Iterator[Tensor]:
+    def rows(self, stores: bool = True, own: bool = True) -> Iterator[Tensor]:
         """All tensors [T, ...] with a row for each client, which the process of that client computes.
 
-        `stores`: also those of stores; `alone`: also of those that only the client's own training and scores read.
+        `stores`: also those of stores; `own`: also of those that only the client's own training and scores read.
         """
-        for name, state in self.declared.items():
-            if state.client_axis == 0:
-                yield self.module.get_buffer(name)
+        yield from (self.module.get_buffer(name) for name in self.declared)
         for store in self.stores().values() if stores else ():
-            if store.of_clients and (alone or not store.alone):
+            if store.of_clients and (own or store.held_by != "client"):
                 yield from store.tensors()
+
+    def of(self, *held_by: HeldBy) -> dict[str, Tensor]:
+        """The declared tensors that are held so, without stores."""
+        return {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.held_by in held_by}
 
     @property
     def stay_with_clients(self) -> bool:
         """Whether clients keep anything but momentum to themselves."""
-        stores = [s for s in self.stores().values() if s.owner is Owner.CLIENT and s.of_clients and s.names]
-        return any(s.is_clients for s in self.declared.values()) or not all(store.momentum for store in stores)
+        stores = [s for s in self.stores().values() if s.held_by == "client" and s.names]
+        return bool(self.of("client")) or not all(store.momentum for store in stores)
 
-    def deal(self, processes: Processes, federation: "Federation", cohort: Tensor) -> list[Tensor] | None:
+    def divide(self, processes: Processes, federation: "Federation", cohort: Tensor) -> list[Tensor] | None:
         """The clients of the cohort (int64 [C], ascending) that each process trains, always the same ones.
 
         None: no store has rows that only their own client reads. Else all clients that train are divided once, into
         shares of about equal numbers of samples.
         """
-        if processes.size == 1 or not any(store.alone for store in self.stores().values()):
+        if processes.size == 1 or not any(store.held_by == "client" for store in self.stores().values()):
             return None
-        if not self.homes:
+        if not self.shares:
             clients = federation.clients()
-            self.homes = processes.deal(clients, federation.splits["train"].counts(clients))
-            self.newer = torch.zeros(len(federation.names), dtype=torch.bool, device=clients.device)
-        self.newer[cohort] = True
-        return [home[torch.isin(home, cohort)] for home in self.homes]
+            self.shares = processes.divide(clients, federation.splits["train"].counts(clients))
+            self.changed = torch.zeros(len(federation.names), dtype=torch.bool, device=clients.device)
+        self.changed[cohort] = True
+        return [share[torch.isin(share, cohort)] for share in self.shares]
 
     def collect(self, processes: Processes) -> None:
         """Gives all processes the newest rows of every client, which only the process that trains it has."""
-        if self.newer.any():
-            stores = [store for store in self.stores().values() if store.alone]
-            shares = [home[self.newer[home]] for home in self.homes]
+        if self.changed.any():
+            stores = [store for store in self.stores().values() if store.held_by == "client"]
+            shares = [share[self.changed[share]] for share in self.shares]
             processes.exchange_rows([tensor for store in stores for tensor in store.tensors()], shares)
-            self.newer[:] = False
+            self.changed[:] = False
 
-    def shorten(self, saved: dict[str, Tensor]) -> None:
+    def without_unwritten(self, saved: dict[str, Tensor]) -> None:
         """Takes from a `state_dict` the rows of stores that were never written, where they are more than half."""
         for name, store in self.stores().items():
-            saved.update({f"{name}.{row}": rows for row, rows in (store.few() or {}).items()})
+            saved.update({f"{name}.{row}": rows for row, rows in (store.written_rows() or {}).items()})
 
-    def lengthen(self, saved: dict[str, Tensor]) -> None:
-        """The inverse of `shorten`: the rows go into the stores, whose tensors stand in `saved` afterwards."""
+    def with_unwritten(self, saved: dict[str, Tensor]) -> None:
+        """The inverse of `without_unwritten`: rows go into the stores, whose tensors stand in `saved` afterwards."""
         for name, store in self.stores().items():
             written = saved[f"{name}.written"]
             rows = {row: saved[f"{name}.{row}"] for row in (f"rows_{i}" for i in range(len(store.names)))}
             some = {row: part for row, part in rows.items() if len(part) != len(written)}
-            store.take(written, some)
+            store.take_written(written, some)
             saved.update({f"{name}.{row}": store.get_buffer(row) for row in some})
 
     def diverged(self, clients: Tensor) -> Tensor:
         """Which of the clients (int64 [C]) keep a number that is not finite, bool [C]."""
         own = [self.module.get_buffer(name) for name, state in self.declared.items() if state.is_clients]
         for store in self.stores().values():
-            own += store.tensors()[1:] if store.owner is Owner.CLIENT and store.of_clients else []
-        found = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
+            own += store.tensors()[1:] if store.held_by != "server" and store.of_clients else []
+        bad = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
         for tensor in own:
             rows = tensor.index_select(0, clients.to(tensor.device)).unsqueeze(1).flatten(1)
-            found |= ~rows.isfinite().all(dim=1).to(found.device)
-        return found
+            bad |= ~rows.isfinite().all(dim=1).to(bad.device)
+        return bad
 
     def remember(self, clients: Tensor, stores: bool = True) -> Callable[..., None]:
         """Copies the clients' rows (int64 [C]), of stores too or not.
@@ -192,7 +155,7 @@ class States:
         columns: dict[str, Tensor] = {}
         for name, state in sorted(self.declared.items(), key=lambda item: not item[1].is_clients):
             rows = self.module.get_buffer(name)
-            match state.columns:
+            match state.column:
                 case None:
                     continue
                 case _ if state.is_clients and not with_clients:
@@ -207,9 +170,10 @@ class States:
                     columns |= make(rows)
         return {name: column.cpu().numpy() for name, column in columns.items()}
 
-    def groups_of(self, clients: Tensor) -> Tensor:
-        """The group of each of the clients [C], int64 [C]; all zeros if there are no groups."""
-        return torch.zeros_like(clients) if self.groups is None else self.module.get_buffer(self.groups)[clients]
+    def groups(self) -> Tensor | None:
+        """Each client's group, int64 [T]; None: the method has none."""
+        held = (getattr(self.module, name, None) for name in GROUPS)
+        return next((groups for groups in held if isinstance(groups, Tensor) and groups.numel()), None)
 
 
 def _size_as_saved(module: nn.Module, saved: dict[str, Tensor], prefix: str, *_: object) -> None:

@@ -16,12 +16,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.backbones import MLP
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 
 
@@ -116,7 +116,7 @@ def check_state(case: Case) -> None:
     model, fresh = case.trained(data), case.model(data).double()
     fresh.prepare_for(data.federation)
     fresh.load_state_dict(model.state_dict())
-    unsaved = "state is lost in a checkpoint: declare it with states.declare, or as a ClientStore"
+    unsaved = "state is lost in a checkpoint: declare it with self.per_client, or as a buffer"
     _agree(case, _served(model), _served(fresh), unsaved, exact=True)
 
 
@@ -155,7 +155,7 @@ def check_unseen(case: Case) -> None:
     first = model.clients
     _require(case, bool(first.test_loss.notna().all()), "an unseen client has no score")
     after = {name: rows[seen] for name, rows in _served(model).items()}
-    if not model.facts.personalizes_seen:
+    if not model.personalizes_seen:
         _agree(case, before, after, "unseen clients change the models of seen ones", exact=True)
     trainer.test(model, data, verbose=False)
     again = np.array_equal(first.test_loss, model.clients.test_loss)

@@ -1,71 +1,110 @@
-"""What clients upload: their updates, as they are or compressed; and what a round sends in all."""
+"""What clients upload: their updates, compressed where the run says so, and the bytes that a round sends."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, all_finite
+from fedem_lightning.aggregation import Models, Update, all_finite
 from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.history import RoundMetrics
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
-from fedem_lightning.network import Clocks, Traffic, Transmission
+from fedem_lightning.network import Traffic, Transmission, times_of_round
 from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
-def received_models(algorithm: "FederatedAlgorithm", clients: Tensor) -> Models:
-    """The models from which the updates of clients [C] are measured, in the form in which they send them, [C, M, ...].
+def rehearsed(algorithm: "FederatedAlgorithm", data: Federation, clients: Tensor, round_: int) -> Update | None:
+    """What clients [C] would send without a training sample: the models from which they start. Nothing changes."""
+    nothing = clients.new_zeros(0)
+    metrics, put_back = algorithm.round_metrics, algorithm.states.remember(clients)
+    algorithm.round_metrics = RoundMetrics()
+    try:
+        return algorithm.client_update(Block(data, clients, nothing, nothing), round_)
+    finally:
+        algorithm.round_metrics = metrics
+        put_back()
 
-    Norms, clipping, compression and faults need them.
-    """
-    sent = algorithm.unmoved(clients, torch.ones_like(clients))
-    return algorithm.broadcast(clients) if sent is None else sent.models
 
-
-def compressed(algorithm: "FederatedAlgorithm", update: Sent, block: Block, round_: int) -> Sent:
+def compressed(algorithm: "FederatedAlgorithm", update: Update, block: Block, round_: int) -> Update:
     """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
 
     Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
     """
-    compression, clients = algorithm.compression, block.clients
-    assert compression is not None
-    received = received_models(algorithm, clients)
-    names = compressible(algorithm, received)
-    d = {name: update.models[name] - received[name] for name in names}  # [C, M, ...]
+    compression, clients, start = algorithm.compression, block.clients, update.start
+    if compression is None:
+        return update
+    d = {name: update.models[name] - start[name] for name in _compressible(algorithm, update)}  # [C, M, ...]
     finite = all_finite(d)  # [C]; the server rejects the others
     store = algorithm.compression_error
     if store is not None:
-        kept = store.read(clients)
+        kept = store[clients]
         d = {name: rows + kept[name][:, : rows.shape[1]] for name, rows in d.items()}
     keys = fold(algorithm.seed, Purpose.COMPRESSION, round_, block.keys)
     message = compression.encode(d, keys)
-    read = compression.decode(message, d)
+    decoded = compression.decode(message, d)
     if store is not None:
-        errors = {name: torch.cat([d[name] - read[name], kept[name][:, d[name].shape[1] :]], dim=1) for name in names}
-        store.write(clients[finite], {name: rows[finite] for name, rows in (kept | errors).items()})
-    whole = {name: rows for name, rows in update.models.items() if name not in names}
-    return update._replace(models=whole | {name: received[name] + read[name] for name in names})
+        errors = {name: torch.cat([d[name] - decoded[name], kept[name][:, d[name].shape[1] :]], dim=1) for name in d}
+        store[clients[finite]] = {name: rows[finite] for name, rows in (kept | errors).items()}
+    return update._replace(models=update.models | {name: start[name] + decoded[name] for name in d})
 
 
-def compressible(algorithm: "FederatedAlgorithm", received: Models) -> list[str]:
+def _compressible(algorithm: "FederatedAlgorithm", update: Update) -> list[str]:
     """Names of the tensors that are compressed: the trained parameters among those that clients send."""
     parameters = trained_parameters(algorithm.components[0])
-    return [name for name in received if name in parameters]
+    return [name for name in update.start if name in parameters]
 
 
-def transmitted(algorithm: "FederatedAlgorithm", clients: Tensor) -> Transmission:
-    """The models sent in the round that is ending, where a compressed model counts by its bytes."""
-    sent = algorithm.transmission(clients)
-    if algorithm.compression is None or sent.up == 0:
-        return sent
-    received = received_models(algorithm, clients[:1])
-    like = {name: received[name] for name in compressible(algorithm, received)}  # [1, M, ...]
-    plain = sum(rows.shape[1:].numel() * rows.element_size() for rows in like.values())
-    saved = (plain - algorithm.compression.message_bytes(like)) / algorithm.message_bytes
-    uploads = None if sent.uploads is None else sent.uploads - saved
-    return sent._replace(up=sent.up - saved, uploads=uploads)
+def transmission_of(algorithm: "FederatedAlgorithm", update: Update) -> Transmission:
+    """What each of the clients of an update has received and sends, counted in its tensors, as numbers of models."""
+    up, down = (
+        _bytes(update.models) + _bytes(update.extras),
+        _bytes(update.start if update.receives is None else update.receives),
+    )
+    if algorithm.compression is not None:
+        like = {name: update.models[name][:1] for name in _compressible(algorithm, update)}  # [1, M, ...]
+        up += algorithm.compression.message_bytes(like) - _bytes(like)
+    return Transmission(down / algorithm.message_bytes, up / algorithm.message_bytes)
+
+
+def _bytes(models: Models) -> int:
+    """Bytes of one client's tensors, of [C, M, ...] each; one that all M share, expanded along M, counts once."""
+
+    def elements(rows: Tensor) -> int:
+        shared = rows.ndim > 1 and rows.shape[1] > 1 and rows.stride(1) == 0
+        return rows.shape[2 if shared else 1 :].numel()
+
+    return sum(elements(rows) * rows.element_size() for rows in models.values())
+
+
+def count_traffic(
+    algorithm: "FederatedAlgorithm",
+    sent: Transmission,
+    drawn: Tensor,
+    in_time: Tensor,
+    n_trained: int,
+    work: Tensor,
+    number: int,
+) -> None:
+    """Adds a round's bytes, gradients and simulated times to the statistics.
+
+    Args:
+        algorithm: whose networks and statistics these are.
+        sent: by each client and the server.
+        drawn: the clients of the round, int64 [C]; `in_time`: those that met the deadline, bool [C].
+        n_trained: number of those that sent an update.
+        work: gradients of single samples that each computed, [C].
+        number: of the round, from 0; special ones are negative.
+
+    """
+    traffic = sent.traffic(len(drawn), n_trained, algorithm.message_bytes)
+    traffic = _with_frozen(algorithm, drawn, traffic)
+    times = times_of_round(algorithm.networks, drawn, work, in_time, traffic, algorithm.seed, number)
+    algorithm.statistics.count(traffic, times, float(work.sum()))
 
 
 def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: Tensor, down: float, up: float) -> None:
@@ -73,15 +112,22 @@ def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: 
 
     Every client receives the same `down` models, computes `work` single-sample gradients [C], and sends `up` models.
     """
-    statistics = algorithm.statistics
-    statistics.special_rounds += 1
-    clocks = Clocks(algorithm.networks, clients, work, algorithm.seed, -statistics.special_rounds, limited=False)
-    traffic = Transmission(down, up).traffic(len(clients), len(clients), algorithm.message_bytes)
-    traffic = with_frozen(algorithm, clients, traffic)
-    statistics.count(traffic, clocks.times(traffic))
+    algorithm.statistics.special_rounds += 1
+    everyone = torch.ones(len(clients), dtype=torch.bool)
+    number = -algorithm.statistics.special_rounds
+    count_traffic(algorithm, Transmission(down, up), clients, everyone, len(clients), work, number)
 
 
-def with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
+def work_of(parts: Iterable[tuple[Tensor, Tensor]], clients: Tensor) -> Tensor:
+    """The work of clients [C], ascending, from parts of (clients, work): float64 [C], on the CPU."""
+    total, known = torch.zeros(len(clients), dtype=torch.float64), clients.cpu()
+    for some, work in parts:
+        mine = torch.isin(some.cpu(), known)
+        total.index_add_(0, torch.searchsorted(known, some.cpu()[mine]), work.double().cpu()[mine])
+    return total
+
+
+def _with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
     """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
 
     The server broadcasts them once for all of these clients (int64 [C]), and the algorithm records who has them.

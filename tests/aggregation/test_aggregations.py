@@ -19,7 +19,7 @@ from fedem_lightning import (
     UserError,
     load,
 )
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Update
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
@@ -39,7 +39,7 @@ def served(model: FederatedAlgorithm) -> torch.Tensor:
     return torch.cat([*rows, parameters(model.components)])
 
 
-SENDING = [row for row in ROWS if row.kind.facts.sends_updates]
+SENDING = [row for row in ROWS if row.kind.sends_models]
 
 
 @each(SENDING, SLOW)
@@ -109,7 +109,7 @@ def test_a_checkpoint_says_how_the_server_combines_updates(tmp_path: Any) -> Non
 class Silent(FedAvg):
     """It does not say that its clients send nothing."""
 
-    def client_update(self, block: Block, round_: int) -> Sent | None:  # type: ignore[override]
+    def client_update(self, block: Block, round_: int) -> Update | None:  # type: ignore[override]
         return None
 
 

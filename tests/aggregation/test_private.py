@@ -20,7 +20,7 @@ from fedem_lightning import (
     ShiftedExponentialNetwork,
     UserError,
 )
-from fedem_lightning.aggregation import RoundContext, Sampling, Sent, accountant
+from fedem_lightning.aggregation import RoundContext, Sampling, Update, accountant
 from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
 from fedem_lightning.aggregation.private import CLIP_RATE
 from fedem_lightning.callbacks import RoundCheckpoint
@@ -45,7 +45,7 @@ def collected(rule: PrivateMean, expected: float = 4.0, key: Any = (0, 0), parts
     for rows in torch.arange(5).chunk(parts):
         models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
         start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
-        collector.add(Sent(models, torch.ones(len(rows))), rows, start)
+        collector.add(Update(models, torch.ones(len(rows)), start), rows)
     return collector
 
 
@@ -112,7 +112,7 @@ def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[
     clip, rows = float(rule.length), torch.tensor([t for t in range(5) if t != left_out])
     start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
     models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
-    collector.add(Sent(models, torch.ones(len(rows))), rows, start)
+    collector.add(Update(models, torch.ones(len(rows)), start), rows)
     means = collector.compute()
     assert means is not None
     total = np.concatenate([(means.models[name].numpy() - theta).ravel() for name, theta in THETA.items()])
@@ -163,10 +163,10 @@ def test_an_update_that_is_not_finite_counts_as_none() -> None:
     received = {"a": torch.zeros(1, 1, 2)}
     collector = rule.begin(RoundContext(torch.arange(2), ["a"], lambda: received, Sampling(1.0, 2.0, 3)))
     models = {"a": torch.tensor([[[1.0, 1.0]], [[torch.nan, 0.0]]])}
-    finite = collector.add(Sent(models, torch.ones(2)), torch.arange(2), {"a": torch.zeros(2, 1, 2)})
+    finite = collector.add(Update(models, torch.ones(2), {"a": torch.zeros(2, 1, 2)}), torch.arange(2))
     assert finite.tolist() == [True, False]
-    alone = Sent({"a": models["a"][1:]}, torch.ones(1))  # a block of nobody else
-    assert collector.add(alone, torch.tensor([1]), {"a": torch.zeros(1, 1, 2)}).tolist() == [False]
+    alone = Update({"a": models["a"][1:]}, torch.ones(1), {"a": torch.zeros(1, 1, 2)})  # a block of nobody else
+    assert collector.add(alone, torch.tensor([1])).tolist() == [False]
     assert collector.compute().models["a"].tolist() == [[0.5, 0.5]]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean, UserError
-from fedem_lightning.aggregation import Means, RoundContext, Sent, make_aggregation
+from fedem_lightning.aggregation import Means, RoundContext, Update, make_aggregation
 from fedem_lightning.processes import Processes
 
 N, M = 7, 2
@@ -30,8 +30,9 @@ def combined(rule: Aggregation, models: np.ndarray, received: np.ndarray, blocks
     for part in torch.arange(len(models)).tensor_split(blocks):
         of_block: dict[str, Any] = {k: v[part] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
         extras = {name: rows[part] for name, rows in of_block.pop("extras", {}).items()}
-        sent = Sent({"weight": torch.from_numpy(models)[part]}, extras=extras, **of_block)
-        collector.add(sent, cohort[part], {"weight": torch.from_numpy(received)[part]})
+        start = {"weight": torch.from_numpy(received)[part]}
+        sent = Update({"weight": torch.from_numpy(models)[part]}, start=start, extras=extras, **of_block)
+        collector.add(sent, cohort[part])
     collector.reduce(Processes())
     means = collector.compute()
     assert means is not None
@@ -157,7 +158,7 @@ def test_extras_are_combined_too_and_counters_take_the_largest() -> None:
         collector = rule.begin(RoundContext(torch.arange(3), ["weight"]))
         counter = torch.tensor([[4], [9], [6]])
         stack = torch.zeros(3, 1, 2)
-        collector.add(Sent({"weight": stack, "n": counter}, torch.ones(3)), torch.arange(3), {"weight": stack})
+        collector.add(Update({"weight": stack, "n": counter}, torch.ones(3), {"weight": stack}), torch.arange(3))
         collector.reduce(Processes())
         assert collector.compute().models["n"].tolist() == [9]
 
@@ -186,7 +187,7 @@ def test_a_cohort_without_updates_has_no_average() -> None:
     collector.reduce(Processes())
     assert collector.compute() is None
     stack = torch.full((2, 1, 3), torch.nan)
-    assert collector.add(Sent({"weight": stack}, torch.ones(2)), torch.arange(2)).tolist() == [False, False]
+    assert collector.add(Update({"weight": stack}, torch.ones(2), {}), torch.arange(2)).tolist() == [False, False]
     collector.reduce(Processes())
     assert collector.compute() is None
 

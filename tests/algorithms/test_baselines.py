@@ -165,7 +165,7 @@ def test_scaffold_agrees_with_option_2_in_numpy() -> None:
     assert_models_agree(shared(model), w)
     np.testing.assert_allclose(model.control.numpy(), np.concatenate([v.ravel() for v in c.values()]), atol=1e-12)
     for t in range(len(SIZES)):
-        found = {name: rows[0].numpy() for name, rows in model.controls.read(torch.tensor(t)).items()}
+        found = {name: rows[0].numpy() for name, rows in model.controls[torch.tensor(t)].items()}
         assert_models_agree(found, controls[t])
 
 
@@ -255,7 +255,7 @@ def test_fedala_agrees_with_numpy() -> None:
         newest = learned(clients, weights[t], own[t], w, t, ROUNDS, t not in begun, 1e-4)
         expected = w | {n: own[t][n] + (w[n] - own[t][n]) * newest[n] for n in HEAD}
         assert_models_agree(served(model, t), expected)
-        kept = {name: rows[0].numpy() for name, rows in model.own.read(torch.tensor(t)).items()}
+        kept = {name: rows[0].numpy() for name, rows in model.own[torch.tensor(t)].items()}
         assert_models_agree(kept, own[t])
     moved = [float(np.abs(v - 1).max()) for t in begun for v in weights[t].values()]
     assert max(moved) > 0.1  # else the test would see nothing

@@ -192,7 +192,7 @@ def apfl(lr: float, alpha: float, **options: Any) -> tuple[Any, FederatedDataMod
     own = np.random.default_rng(0).normal(size=(3, 15))
     rows = torch.from_numpy(own).unsqueeze(1)
     stacked = {"linear.weight": rows[..., :12].reshape(3, 1, 3, 4), "linear.bias": rows[..., 12:]}
-    model.own.write(torch.arange(3), stacked)
+    model.own[torch.arange(3)] = stacked
     return model, data, list(own)
 
 
@@ -229,7 +229,7 @@ def test_a_round_of_apfl_agrees_with_numpy(lr: float) -> None:
     assert ({0.0, 1.0} & set(alphas) != set()) == (lr == 5.0)
     assert_agree(vector(model.components[0]), w)
     assert_agree(model.alpha.numpy(), np.array(alphas))
-    own, served = model.own.read(torch.arange(3)), model.personal_models(torch.arange(3)).models
+    own, served = model.own[torch.arange(3)], model.personal_models(torch.arange(3)).models
     for t in range(3):
         assert_agree(row(own, t), v[t])
         assert_agree(row(served, t), alphas[t] * v[t] + (1 - alphas[t]) * w)

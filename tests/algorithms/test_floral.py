@@ -183,11 +183,11 @@ def test_ranks_and_bytes() -> None:
     """Below 1 the rank is a share of the layer's parameters: 0.5 of 4 x 5 are 1 x (4 + 5), and 0.9 are 2 x (4 + 5)."""
     for rank, r in ((0.5, 1), (0.9, 2), (3, 3)):
         assert adapted(rank=rank).components[0].a["layers/0"].shape == (M, r, 4, 1)
-    model = adapted(rank=1)
     n, adapters = 5 * 4 + 5 + 3 * 5 + 3, M * ((4 + 5) + (5 + 3) + 5 + 3)
-    assert model.message_bytes == 4 * n
-    sent = model.transmission(torch.arange(2))
-    assert sent.up * model.message_bytes == pytest.approx(4 * (n + adapters))
+    data = make_data()
+    model = train(adapted(rank=1), data, 1)
+    assert model.message_bytes == 8 * n
+    assert model.statistics.up_bytes == 2 * 8 * (n + adapters + M)  # of two clients, and the router's weights
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_what_clients_send_is_sent_or_none(returned: Any) -> None:
         def client_update(self, block: Any, round_: int) -> Any:
             return returned
 
-    expected = f"^Mine.client_update returned {type(returned).__name__}, expected Sent"
+    expected = f"^Mine.client_update returned {type(returned).__name__}, expected Update"
     with pytest.raises(UserError, match=expected):
         train(make_model(Mine, make_data()), make_data(), 1)
 

@@ -1,24 +1,28 @@
-"""The parts of an algorithm: few members, the server's step, and declared states."""
+"""The parts of an algorithm: few members, the server's step, and the state of clients."""
 
+import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from fedem_lightning import FederatedAlgorithm, UserError
+from fedem_lightning import FedAvg, FederatedAlgorithm, UserError
 from fedem_lightning.aggregation import Means
 from fedem_lightning.algorithms.server_step import Server
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import broadcast
-from fedem_lightning.states import States
+from fedem_lightning.module import FederatedModule
+from fedem_lightning.processes import Processes
+from helpers.federations import make_data, make_model, train
 
 
-def test_the_base_class_has_few_members() -> None:
-    ours = [name for name in vars(FederatedAlgorithm) if not name.startswith("_")]
-    members = [name for name in ours if not hasattr(pl.LightningModule, name)]
-    assert len(members) <= 26
+def test_the_base_classes_have_few_members_and_what_authors_read_is_short() -> None:
+    ours = {name for kind in (FederatedAlgorithm, FederatedModule) for name in vars(kind) if name[0] != "_"}
+    assert len([name for name in ours if not hasattr(pl.LightningModule, name)]) <= 40
+    assert len(inspect.getsource(FederatedAlgorithm).splitlines()) <= 160
 
 
 def means_of(components: nn.ModuleList, by: float, nonempty: list[bool]) -> Means:
@@ -40,50 +44,58 @@ def test_a_plain_average_takes_the_mean_without_rounding() -> None:
         Server(components, lambda p: torch.optim.SGD([next(iter(p))], lr=1.0), lambda: wrapped)
 
 
-class Holder(nn.Module):
-    """A module with a state of each kind."""
+class Holder(FedAvg):
+    """It has a state of each kind; every client adds 1 to its own."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.states = States(self)
-        self.states.declare("pi", torch.full((3, 2), 0.5), Owner.CLIENT, columns="pi_{m}")
-        self.states.declare("loss", torch.zeros(3), Owner.REPORTED, columns=lambda rows: {"twice": 2 * rows})
-        self.states.declare("weight", torch.ones(3), Owner.SERVER, columns="lambda")
-        self.states.declare("matrix", torch.zeros(0, 3), Owner.SERVER, client_axis=1)
-        self.states.declare("secret", torch.zeros(()), Owner.SERVER_ONLY)
-        self.own = ClientStore(3, {"v": torch.zeros(2)})
-        self.tree = ClientStore(7, {"v": torch.zeros(2)}, Owner.SERVER_ONLY, of_clients=False)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.pi = self.per_client(torch.full((4, 2), 0.5), column="pi_{m}")
+        self.loss = self.per_client(torch.zeros(4), column=lambda rows: {"twice": 2 * rows}, held_by="both")
+        self.weight = self.per_client(torch.ones(4), column="lambda", held_by="server")
+        self.own = self.per_client({"v": torch.zeros(2)})
+        self.register_buffer("matrix", torch.zeros(0, 3))
+        self.tree = ClientStore(7, {"v": torch.zeros(2)}, "server", of_clients=False)
 
-
-def test_what_is_exchanged_and_restored_follows_from_the_owner() -> None:
-    holder = Holder()
-    assert [len(rows) for rows in holder.states.rows()] == [3] * 5  # pi, loss, weight, and the store's two tensors
-    put_back = holder.states.remember(torch.tensor([2]))
-    for rows in holder.states.rows():
-        rows[:] = True
-    put_back()
-    assert all(not rows[2].any() or rows[2].eq(0.5).all() or rows is holder.weight for rows in holder.states.rows())
-    assert holder.own.written.tolist() == [True, True, False]
-    assert holder.states.stay_with_clients
+    def client_update(self, batch: Any, round_: int) -> Any:
+        t = batch.clients
+        self.pi[t], self.loss[t], self.own[t] = self.pi[t] + 1, self.loss[t] + 1, {"v": self.own[t]["v"] + 1}
+        self.matrix = torch.ones(2, 3)
+        return super().client_update(batch, round_)
 
 
-def test_columns_follow_from_the_declaration() -> None:
-    holder = Holder()
-    assert list(holder.states.columns()) == ["pi_0", "pi_1", "twice", "lambda"]
-    assert list(holder.states.columns(with_clients=False)) == ["lambda"]
+def holder(rounds: int, **options: Any) -> Holder:
+    data = make_data()
+    model: Holder = make_model(Holder, data, **options)
+    return train(model, data, rounds) if rounds else model
 
 
-def test_a_state_sized_by_data_takes_its_shape_from_a_file() -> None:
-    saved, fresh = Holder(), Holder()
-    saved.matrix = torch.ones(2, 3)
+def test_state_of_clients_is_saved_and_put_back() -> None:
+    """All but the server's buffers; a buffer sized by data takes its shape from the file."""
+    saved, fresh = holder(2, participation=2), holder(0).double()
     fresh.load_state_dict(saved.state_dict())
-    assert torch.equal(fresh.get_buffer("matrix"), torch.ones(2, 3))
+    everybody = torch.arange(4)
+    assert saved.own[everybody]["v"].sum() == 2 * saved.loss.sum() == 8
+    assert torch.equal(fresh.own[everybody]["v"], saved.own[everybody]["v"])
+    assert torch.equal(fresh.pi, saved.pi)
+    assert torch.equal(fresh.matrix, torch.ones(2, 3))
+    put_back, before = fresh.states.remember(torch.tensor([2])), [rows.clone() for rows in fresh.states.rows()]
+    for rows in fresh.states.rows():
+        rows[:] = True
+    fresh.weight[2] = 7
+    put_back()
+    assert all(torch.equal(rows[2], old[2]) for rows, old in zip(fresh.states.rows(), before, strict=True))
 
 
-def test_every_tensor_of_a_store_has_the_stores_owner() -> None:
-    states = Holder().states.all()
-    assert {name: (states[name].owner, states[name].client_axis) for name in ("own.rows_0", "tree.written")} == {
-        "own.rows_0": (Owner.CLIENT, 0),
-        "tree.written": (Owner.SERVER_ONLY, None),
-    }
-    assert states["matrix"].client_axis == 1
+def test_processes_exchange_the_state_of_clients_and_tables_have_its_columns() -> None:
+    model, everybody = holder(0), torch.arange(4)
+    assert len(list(model.states.rows())) == 4 + 2  # `has_frozen`, pi, loss, weight, and the two tensors of `own`
+    assert len(list(model.states.rows(own=False))) == 4  # what other clients do not read waits for scores
+    shares = model.states.divide(Processes(0, 2), make_data().federation, everybody)
+    assert shares is not None
+    assert sorted(torch.cat(shares).tolist()) == everybody.tolist()
+    assert list(model.states.columns()) == ["pi_0", "pi_1", "twice", "lambda"]
+    assert list(model.states.columns(with_clients=False)) == ["lambda"]
+    assert model.states.stay_with_clients
+    assert not holder(0).states.diverged(everybody).any()
+    model.pi[1, 0], model.own[torch.tensor([3])] = torch.nan, {"v": torch.full((1, 2), torch.inf)}
+    assert model.states.diverged(everybody).tolist() == [False, True, False, True]

@@ -118,7 +118,7 @@ def test_all_entries_are_no_compression(row: Row) -> None:
     data = row.data()
     if refuses(row):
         return
-    if not row.kind.facts.sends_updates or row.kind in REFUSED:
+    if not row.kind.sends_models or row.kind in REFUSED:
         with pytest.raises(UserError, match=r"^compression: \w+ (sends no|compares the .* whole)"):
             trained(row, data, TopK(1.0))
         return
@@ -189,7 +189,7 @@ def test_a_client_whose_update_is_not_finite_keeps_its_error() -> None:
     model = make_model(FedAvg, data, compression=TopK(0.2))
     train(model, data, 2)
     assert model.statistics.rejections.total == 2
-    kept = model.compression_error.read(torch.arange(4))
+    kept = model.compression_error[torch.arange(4)]
     assert all(rows.isfinite().all() for rows in kept.values())
     assert not any(rows[1].any() for rows in kept.values())
     assert any(rows[0].any() for rows in kept.values())

@@ -73,7 +73,7 @@ def test_padding_counts_for_nothing(
     block = data.federation.block(torch.arange(len(SIZES)), "train")
     weights = torch.rand(sum(SIZES), 2, dtype=torch.float64) if weighted else None
     with torch.no_grad():  # as in a round
-        found = model.local.solve(model.broadcast(block.clients), block, 0, weights)
+        found = model.local_sgd(model.received(block.clients), block, 0, weights)
     assert (computed > 1.3 * real) if padded else (computed == real)
 
     x, y = block.x(torch.float64), block.y()
@@ -107,5 +107,5 @@ def test_a_failure_leaves_no_layer_that_expects_padding(monkeypatch: pytest.Monk
     monkeypatch.setattr(VmapEngine, "_step", fails)
     block = data.federation.block(torch.arange(len(SIZES)), "train")
     with pytest.raises(torch.OutOfMemoryError), torch.no_grad():
-        model.local.solve(model.broadcast(block.clients), block, 0)
+        model.local_sgd(model.received(block.clients), block, 0)
     assert not any(getattr(layer, "padded", False) for layer in model.local.network.modules())

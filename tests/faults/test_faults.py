@@ -25,10 +25,10 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.aggregation import Sent
+from fedem_lightning.aggregation import Update
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
-from fedem_lightning.uploads import received_models
+from fedem_lightning.uploads import rehearsed
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
 
@@ -59,8 +59,9 @@ def test_others_are_faulty_in_every_round() -> None:
     assert len(faults.ever_faulty(EVERYBODY, 0, 0)) == 0
 
 
-SENT = Sent({"w": torch.tensor([[[3.0, 1.0]], [[5.0, 0.0]]]), "mean": torch.tensor([[[4.0]], [[6.0]]])}, torch.ones(2))
-RECEIVED = {"w": torch.tensor([[[1.0, 1.0]], [[1.0, 1.0]]]), "mean": torch.zeros(2, 1, 1)}
+RECEIVED = {"w": torch.ones(2, 1, 2), "mean": torch.zeros(2, 1, 1)}
+MODELS = {"w": torch.tensor([[[3.0, 1.0]], [[5.0, 0.0]]]), "mean": torch.tensor([[[4.0]], [[6.0]]])}
+SENT = Update(MODELS, torch.ones(2), start=RECEIVED)
 EXPECTED: dict[str, tuple[Faults, list[float]]] = {
     "scaling": (Scaling(factor=10.0), [1 + 10 * 4, 1 - 10 * 1]),
     "negative": (Scaling(factor=-2.0), [1 - 2 * 4, 1 + 2 * 1]),
@@ -72,7 +73,7 @@ EXPECTED: dict[str, tuple[Faults, list[float]]] = {
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_what_a_faulty_client_sends(kind: str) -> None:
     faults, expected = EXPECTED[kind]
-    found = faults.corrupted(SENT, RECEIVED, torch.tensor([False, True]), {"w"}).models
+    found = faults.corrupted(SENT, torch.tensor([False, True]), {"w", "head"}).models
     np.testing.assert_array_equal(found["w"], [[[3.0, 1.0]], [expected]])
     assert torch.equal(found["mean"], SENT.models["mean"])  # no parameter
     assert SENT.models["w"].tolist() == [[[3.0, 1.0]], [[5.0, 0.0]]]
@@ -90,7 +91,7 @@ def test_updates_are_turned_about_what_the_client_received() -> None:
     assert 0 < distance[0] < 3 * distance[1]
     model = make_model(HypCluster, data, initialization="random").double()
     model.cluster[:] = torch.arange(10) % 2
-    received = received_models(model, torch.tensor([2, 5]))
+    received = rehearsed(model, data.federation, torch.tensor([2, 5]), 0).start
     for name, parameter in model.components[1].named_parameters():
         assert torch.equal(received[name][1, 0], parameter)
     for name, parameter in model.components[0].named_parameters():

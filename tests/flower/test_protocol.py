@@ -12,7 +12,6 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from fedem_lightning import ClientSGD, FederatedDataModule, UserError, load_clients
-from fedem_lightning.models.client_store import Owner
 from fedem_lightning.settings.keys import CONFIG_DIR
 from helpers.commands import call
 from helpers.conformance import Row
@@ -39,7 +38,7 @@ def trained(row: Row, data: FederatedDataModule, rounds: int = 3) -> Any:
 
 def servers_models(model: Any) -> dict[str, torch.Tensor]:
     """The components, and the models that the server keeps for each client."""
-    kept = [name for name, store in model.states.stores().items() if store.owner is Owner.SERVER]
+    kept = [name for name, store in model.states.stores().items() if store.held_by == "server"]
     return {n: t for n, t in model.state_dict().items() if n.startswith(("components.", *(f"{k}.rows" for k in kept)))}
 
 
@@ -47,7 +46,7 @@ def servers_models(model: Any) -> dict[str, torch.Tensor]:
 def test_clients_train_the_models_of_the_simulation(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     data = row.data()
     apart = InProcess(data, monkeypatch).joined(data.n_clients)
-    if row.model(data).facts.needs_one_machine:
+    if row.model(data).one_process:
         with pytest.raises(UserError, match="does not run under Flower"):
             trained(row, apart)
         return
@@ -56,7 +55,7 @@ def test_clients_train_the_models_of_the_simulation(row: Row, monkeypatch: pytes
     for (name, a), b in zip(servers_models(here).items(), servers_models(there).values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=name)
         moved += float((a - start[name]).abs().sum())
-    assert moved > 0.01 or not row.kind.facts.sends_updates
+    assert moved > 0.01 or not row.kind.sends_models
     for column in ("train_loss", "val_loss", "test_loss"):
         assert there.clients[column].to_numpy() == pytest.approx(here.clients[column].to_numpy(), nan_ok=True), column
     assert list(there.clients.id) == list(here.clients.id)
@@ -128,5 +127,5 @@ def test_the_page_names_the_methods_that_do_not_run_under_flower() -> None:
     section = PAGE.read_text().split("## What does not run")[1].split("are\nrefused")[0]
     files = (CONFIG_DIR / "algorithm").glob("*.yaml")
     kinds: dict[str, Any] = {p.stem: get_class(OmegaConf.load(p)._target_) for p in files}
-    refused = {name for name, kind in kinds.items() if kind.facts.needs_one_machine}
+    refused = {name for name, kind in kinds.items() if kind.one_process}
     assert set(re.findall(r"`(\w+)`", section)) == refused

@@ -15,7 +15,6 @@ from flwr.app import Array, MetricRecord, RecordDict
 from fedem_lightning import APFL, EightBit, FedAvg, FedEM, HypCluster, UserError
 from fedem_lightning.errors import NoUpdateLeft
 from fedem_lightning.flower.messages import state_of_client
-from fedem_lightning.models.client_store import Owner
 from helpers.federations import make_data, make_model, make_trainer, parameters
 from helpers.flower import InProcess
 
@@ -204,20 +203,19 @@ def test_what_does_not_run_under_flower_is_one_line(options: Any, line: str, mon
 
 
 class Secretive(FedAvg):
-    """A method whose server keeps tensors of each form to itself."""
+    """A method whose server keeps buffers, and a number for each client."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.states.declare("total", torch.ones(()), Owner.SERVER_ONLY)
-        self.states.declare("scores", torch.ones(self.n_clients), Owner.SERVER_ONLY, client_axis=0)
-        self.states.declare("found", torch.ones(0, 5), Owner.SERVER_ONLY)  # sized by the data
+        self.scores = self.per_client(torch.arange(float(self.n_clients)), held_by="server")
+        self.register_buffer("found", torch.ones(0, 5))  # sized by the data
 
 
-def test_a_client_starts_with_the_form_of_what_the_server_keeps_to_itself() -> None:
+def test_a_client_starts_with_its_own_row_of_what_the_server_keeps() -> None:
     model = make_model(Secretive, make_data())
     model.found = torch.ones(7, 5)
     start = state_of_client(model, 2)
-    assert not any(start[name].any() for name in ("total", "scores", "found"))
     client = make_model(Secretive, make_data(sizes=(5,)))
     client.load_state_dict(start)
-    assert (client.scores.shape, client.found.shape) == ((1,), (0, 5))
+    assert client.scores.tolist() == [2]
+    assert client.found.shape == (7, 5)

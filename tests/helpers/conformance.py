@@ -72,6 +72,7 @@ class Row:
     once: float = 0  # sent up before training
     once_down: float | None = None  # and down, if another number
     samples: bool = True  # is defined for cohorts
+    server: bool = True  # has a use for a server optimiser
     sgd: bool = True  # clients train networks by SGD; if not, one linear layer for two classes, by steps of their own
     draws: bool = False  # draws among a client's samples, by the client's number
     hidden: bool = False  # needs a body: one hidden layer of 5 units in place of a linear layer
@@ -123,9 +124,9 @@ ROWS = [
     ),
     Row(FedAvg),
     Row(FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
-    Row(Local, ("models",), messages=0),
+    Row(Local, ("models",), server=False, messages=0),
     Row(FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
-    Row(Clustered, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
+    Row(Clustered, server=False, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
     Row(
         PFedMe,
         ("models",),
@@ -147,6 +148,7 @@ ROWS = [
     Row(
         FedProto,
         ("models",),
+        server=False,
         messages=18 / 43,  # a prototype of 5 features and a count for each of 3 classes
         down=9 / 43,  # none in the first of two rounds
         hidden=True,
@@ -161,6 +163,7 @@ ROWS = [
     Row(
         L2SGD,
         ("models",),
+        server=False,
         messages=0.5,  # J = 0 in one of two rounds
         options={"probability": 0.2, "pull": 0.4},
         as_fedavg="a random number of steps, without momentum",
@@ -180,13 +183,14 @@ ROWS = [
         as_fedavg={"adaptation": Interpolate(lambdas=(0.0,))},
     ),
     # equal samples have no noise, by which eq6 divides
-    Row(UserCentric, ("models",), once=1, draws=True, as_fedavg={"similarity": "cosine"}),
-    Row(UserCentric, ("models",), once=1, options={"similarity": "cosine"}),
-    Row(FedFOMO, ("models",), down=3, options={"exploration": 0.0}),
-    Row(Oracle),
+    Row(UserCentric, ("models",), server=False, once=1, draws=True, as_fedavg={"similarity": "cosine"}),
+    Row(UserCentric, ("models",), server=False, once=1, options={"similarity": "cosine"}),
+    Row(FedFOMO, ("models",), server=False, down=3, options={"exploration": 0.0}),
+    Row(Oracle, server=False),
     Row(
         MOCHA,
         ("b",),
+        server=False,
         sgd=False,
         options={"penalty": 0.1, "inner_rounds": 2},
         as_fedavg="coordinate steps in the dual",
@@ -194,6 +198,7 @@ ROWS = [
     Row(
         DFedEM,
         ("private", "models"),
+        server=False,
         messages=9,
         options={"topology": COMPLETE},
         as_fedavg={"n_components": 1},
@@ -202,6 +207,7 @@ ROWS = [
     Row(
         DecentralizedSurrogateOptimization,
         ("private", "models"),
+        server=False,
         messages=6,
         options={"surrogate": MixtureSurrogate(), "n_components": 2, "topology": COMPLETE},
     ),
@@ -212,7 +218,7 @@ def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
     """Each client's private numbers, float64 [T, ...]."""
     kept = getattr(model, name)
     if isinstance(kept, ClientStore):
-        rows = kept.read(torch.arange(model.n_clients)).values()
+        rows = kept[torch.arange(model.n_clients)].values()
         return torch.cat([tensor.flatten(1) for tensor in rows], dim=1).double()
     return kept.clone().double()
 

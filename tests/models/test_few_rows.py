@@ -27,9 +27,7 @@ def run(kind: Any, folder: Path, rounds: int, ckpt: Path | None = None) -> Any:
 
 def rows_of(model: Any) -> dict[str, torch.Tensor]:
     clients = torch.arange(T)
-    stores = {
-        f"{name}.{key}": rows for name, s in model.states.stores().items() for key, rows in s.read(clients).items()
-    }
+    stores = {f"{name}.{key}": rows for name, s in model.states.stores().items() for key, rows in s[clients].items()}
     return stores | {name: store.written for name, store in model.states.stores().items()}
 
 

@@ -17,7 +17,7 @@ from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner
-from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.local_solver import Step
 from fedem_lightning.models.parts import one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.models.tensors import along
@@ -25,7 +25,7 @@ from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count, Share
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 class Adaptation(Recorded, ABC):
@@ -37,7 +37,7 @@ class Adaptation(Recorded, ABC):
 
     """
 
-    released: tuple[str, ...] | None = None  # what clients learn of others' data by it; None: it does not say
+    private_ok = False  # whether clients learn nothing of others' data by it
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
@@ -60,20 +60,18 @@ class Adaptation(Recorded, ABC):
         models: Models,
         block: Block,
         weights: Tensor | None = None,
-        kind: type[LocalStep] = LocalStep,
+        step: Step | None = None,
         only: Collection[str] | None = None,
     ) -> Models:
         """The models [C, M, ...] after SGD; samples are shuffled as in the round after the last one.
 
-        A step of class `kind` reads the samples' weights [n, M] (None: 1); `only` these parameters train (None: all).
+        The step (None: SGD's) reads the samples' weights [n, M] (None: 1); `only` these parameters train (None: all).
         """
         optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
-        step = kind(algorithm.components[0], kind.loss_of(block.federation.task), optimizer, optimizer.lr)
         mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
-        solve = algorithm.local.solve if mixture is None else mixture.tune
-        return solve(
-            models, block, rounds, weights, step=step, epochs=self.epochs, only=only, momentum=None, quiet=True
-        )
+        sgd = algorithm.local.sgd if mixture is None else mixture.tune
+        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "only": only, "optimizer": optimizer}
+        return sgd(models, block, rounds, weights, state=None, quiet=True, **options)
 
 
 Grid = Annotated[Sequence[Share], MinLen(1)]
@@ -137,7 +135,7 @@ class Finetune(Adaptation):
 
     """
 
-    released = ()
+    private_ok = True
 
     def __init__(
         self,

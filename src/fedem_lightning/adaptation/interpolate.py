@@ -15,13 +15,13 @@ from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.splits import Split
 from fedem_lightning.em import mixture_losses
-from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.local_solver import LocalStep, Step
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 class MixtureStep(LocalStep):
@@ -65,7 +65,7 @@ class Interpolate(Adaptation):
 
     """
 
-    released = ()
+    private_ok = True
     columns = ("lambda",)
 
     def __init__(
@@ -96,7 +96,7 @@ class Interpolate(Adaptation):
             share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
             if self.objective == "mixture" and value > 0:  # Eq. 10
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
-                local = self.tune(algorithm, start, block, weights, MixtureStep)
+                local = self.tune(algorithm, start, block, weights, Step(MixtureStep))
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
             losses = selection_losses(mixed(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
@@ -134,7 +134,6 @@ class Dapper(Adaptation):
     """
 
     columns = ("lambda",)
-    released = ("other clients' training samples",)
 
     def __init__(
         self,
@@ -182,9 +181,10 @@ class Dapper(Adaptation):
 def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Tensor:
     """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
     federation, found = block.federation, torch.zeros_like(owner)
-    trained, groups = federation.clients(), algorithm.states.groups_of(block.clients)
+    trained, held = federation.clients(), getattr(algorithm, "cluster", torch.zeros_like(federation.seen))
+    groups = held[block.clients]
     for group in groups.unique():
-        members = trained[algorithm.states.groups_of(trained) == group]
+        members = trained[held[trained] == group]
         mine = groups[owner] == group
         found[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
     return found

@@ -24,7 +24,7 @@ from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification, Classification
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 class KNN(Adaptation):
@@ -46,7 +46,7 @@ class KNN(Adaptation):
     """
 
     columns = ("lambda",)
-    released = ()
+    private_ok = True
     tunes = False
 
     def __init__(

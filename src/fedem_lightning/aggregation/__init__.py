@@ -7,9 +7,9 @@ from fedem_lightning.aggregation.base import (
     Models,
     RoundContext,
     Sampling,
-    Sent,
+    Update,
     all_finite,
-    check_sent,
+    check_update,
 )
 from fedem_lightning.aggregation.gathered import Robust
 from fedem_lightning.aggregation.private import PrivateMean
@@ -29,10 +29,10 @@ __all__ = [
     "Robust",
     "RoundContext",
     "Sampling",
-    "Sent",
     "TrimmedMean",
+    "Update",
     "WeightedMean",
     "all_finite",
-    "check_sent",
+    "check_update",
     "make_aggregation",
 ]

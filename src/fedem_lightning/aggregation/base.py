@@ -16,45 +16,49 @@ Models = dict[str, Tensor]
 """Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
 
-class Sent(NamedTuple):
-    """The updates that the C clients of a block send to the server."""
+class Update(NamedTuple):
+    """What the C clients of a batch send the server, and the models from which they started."""
 
     models: Models  # [C, M, ...]
     weights: Tensor  # [C], a client's weight in its average, usually its number of samples; or [C, G], in each average
+    start: Models  # [C, M, ...], what they received, in the form of `models`: updates are measured from it
     group: Tensor | None = None  # int64 [C]: the average that a client enters; None: there is one, or it enters all
     n_groups: int = 1  # G, the number of averages where `group` is given
     extras: Models = {}  # further tensors that it sends, by name, each [C, K]: averaged with the same weights
+    receives: Models | None = None  # all that it receives, [C, ...], if that is more than `start`; for the bytes alone
+    stream: Tensor | None = None  # int64 [C]: which of the server's streams it receives; None: one broadcast for all
 
     @property
     def n_averages(self) -> int:
         """G, the number of averages that the updates enter."""
         return self.weights.shape[1] if self.weights.ndim == 2 else self.n_groups
 
-    def of(self, clients: Tensor) -> "Sent":
+    def of(self, clients: Tensor) -> "Update":
         """The updates of some of the clients, bool [C]; without a copy if these are all."""
         if bool(clients.all()):
             return self
-        models, extras = ({name: rows[clients] for name, rows in part.items()} for part in (self.models, self.extras))
+        parts = (self.models, self.start, self.extras)
+        models, start, extras = ({name: rows[clients] for name, rows in part.items()} for part in parts)
         group = None if self.group is None else self.group[clients]
-        return Sent(models, self.weights[clients], group, self.n_groups, extras)
+        return Update(models, self.weights[clients], start, group, self.n_groups, extras)
 
 
-def check_sent(sender: object, sent: Any) -> None:
-    """Raises UserError unless `sent`, returned by the `client_update` of `sender`, is Sent or None."""
-    kind = type(sender).__name__
-    fits = sent is None or isinstance(sent, Sent)
-    require(fits, f"{kind}.client_update returned {type(sent).__name__}, expected Sent(models, weights) or None")
+def check_update(sender: object, update: Any) -> None:
+    """Raises UserError unless `update`, returned by the `client_update` of `sender`, is an Update or None."""
+    kind, given = type(sender).__name__, type(update).__name__
+    expected = "expected Update(models, weights, start=received) or None"
+    require(update is None or isinstance(update, Update), f"{kind}.client_update returned {given}, {expected}")
 
 
-def form_of(sent: Sent) -> Sent:
-    """The same updates without clients, on the CPU: each tensor [0, ...]."""
+def form_of(update: Update) -> Update:
+    """The same update without clients, on the CPU: each tensor [0, ...]."""
 
     def nothing(rows: Tensor) -> Tensor:
         return torch.empty(0, *rows.shape[1:], dtype=rows.dtype)
 
-    models, extras = ({name: nothing(rows) for name, rows in part.items()} for part in (sent.models, sent.extras))
-    group = None if sent.group is None else nothing(sent.group)
-    return Sent(models, nothing(sent.weights), group, sent.n_groups, extras)
+    models, extras = ({name: nothing(rows) for name, rows in part.items()} for part in (update.models, update.extras))
+    group = None if update.group is None else nothing(update.group)
+    return Update(models, nothing(update.weights), {}, group, update.n_groups, extras)
 
 
 class Means(NamedTuple):
@@ -94,7 +98,7 @@ class RoundContext:
 
     cohort: Tensor  # clients that may send, int64, ascending
     parameters: Collection[str]  # names of the trained parameters, over which an update's length is measured
-    received: Callable[[], Models] = dict  # the models that every client receives, [1, M, ...]
+    start: Callable[[], Models] = dict  # the models from which every client starts, [1, M, ...]
     sampling: Sampling = Sampling(1.0, 1.0, 0)
     key: tuple[int, int] | None = None  # of the noise: seed and round; None: noise from the system's entropy
 
@@ -102,17 +106,16 @@ class RoundContext:
 class Collector(ABC):
     """Takes a round's updates block by block, combines those of all processes, and returns the averages."""
 
-    like: Sent | None = None  # the form of the updates, see `form_of`; None: none was added
-    needs_received = False  # whether `add` needs the models that the clients received
+    like: Update | None = None  # the form of the updates, see `form_of`; None: none was added
 
     @abstractmethod
-    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
-        """Adds the updates of a block's clients (int64 [C]), who received [C, M, ...]; which are finite, bool [C].
+    def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
+        """Adds the updates of a batch's clients (int64 [C]); which are finite, bool [C].
 
         An update with a NaN or an infinity is left out.
         """
 
-    def adopt(self, like: Sent, device: torch.device) -> None:
+    def adopt(self, like: Update, device: torch.device) -> None:
         """Takes the form of another process's updates: this one has none of its own."""
         self.like = like
 

@@ -12,7 +12,7 @@ from fedem_lightning.aggregation.base import (
     Means,
     Models,
     RoundContext,
-    Sent,
+    Update,
     all_finite,
     form_of,
 )
@@ -50,8 +50,7 @@ class Part(NamedTuple):
     """The finite updates of a block."""
 
     rows: Tensor  # int64 [C], positions of the clients in the cohort
-    sent: Sent
-    received: Models  # [C, M, ...]; empty if nobody needs them
+    update: Update
 
 
 class Gathered(Collector):
@@ -63,19 +62,19 @@ class Gathered(Collector):
 
     def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:
         self.rule, self.cohort, self.parameters = rule, cohort, set(parameters)
-        self.needs_received = rule.clips
         self._parts: list[Part] = []
         self._models: Models = {}  # [N, M, ...]
         self._extras: Models = {}  # [N, K]
         self._weights = torch.zeros(0, 0, dtype=torch.float64)  # [N, G]; 0: the client is not in this average
 
-    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
-        """Keeps the finite updates of a block's clients."""
+    def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
+        """Keeps the finite updates of a batch's clients."""
         assert clients is not None
-        self.like = self.like or form_of(sent)
-        finite = all_finite(sent.models | sent.extras)  # [C]
-        kept = {name: rows[finite] for name, rows in (received or {}).items()}
-        self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), sent.of(finite), kept))
+        self.like = self.like or form_of(update)
+        finite = all_finite(update.models | update.extras)  # [C]
+        kept = update.of(finite)
+        kept = kept if self.rule.clips else kept._replace(start={})  # which takes memory
+        self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), kept))
         return finite
 
     def reduce(self, processes: Processes) -> None:
@@ -87,24 +86,24 @@ class Gathered(Collector):
             norms = torch.zeros(len(self.cohort), _n_models(self.like.models), dtype=torch.float64)
             norms = norms.to(self.cohort.device)  # the lengths of all updates by component [N, M]
             for part in self._parts:
-                norms[part.rows] = update_norms(part.sent.models, part.received, self.parameters)
+                norms[part.rows] = update_norms(part.update, self.parameters)
             processes.sum([norms])
-            sent, scales = self._weights.sum(dim=1) > 0, torch.ones_like(norms)  # [N], [N, M]
-            scales[sent] = self.rule.scales(norms[sent])
+            came, scales = self._weights.sum(dim=1) > 0, torch.ones_like(norms)  # [N], [N, M]
+            scales[came] = self.rule.scales(norms[came])
             self._parts = [_shortened(part, scales[part.rows]) for part in self._parts]
-        self._models = self._rows(self.like.models, [part.sent.models for part in self._parts], processes)
-        self._extras = self._rows(self.like.extras, [part.sent.extras for part in self._parts], processes)
+        self._models = self._rows(self.like.models, [part.update.models for part in self._parts], processes)
+        self._extras = self._rows(self.like.extras, [part.update.extras for part in self._parts], processes)
         self._parts = []
 
     def _weights_of_all(self, n_averages: int, processes: Processes) -> Tensor:
         """Each client's weight in each average, float64 [N, G]."""
         weights = torch.zeros(len(self.cohort), n_averages, dtype=torch.float64, device=self.cohort.device)
         for part in self._parts:
-            given = part.sent.weights.to(weights)
+            given = part.update.weights.to(weights)
             if given.ndim == 2:
                 weights[part.rows] = given
             else:
-                group = torch.zeros_like(part.rows) if part.sent.group is None else part.sent.group
+                group = torch.zeros_like(part.rows) if part.update.group is None else part.update.group
                 weights[part.rows, group] = given
         processes.sum([weights])
         return weights
@@ -157,9 +156,10 @@ class Gathered(Collector):
         }
 
 
-def update_norms(models: Models, received: Models, parameters: Collection[str]) -> Tensor:
-    """|theta_t - theta| over the trained parameters by component: models, received [C, M, ...] -> float64 [C, M]."""
-    differences = [models[name].double() - received[name].double() for name in models if name in parameters]
+def update_norms(update: Update, parameters: Collection[str]) -> Tensor:
+    """|theta_t - theta| over the trained parameters by component: float64 [C, M]."""
+    models, start = update.models, update.start
+    differences = [models[name].double() - start[name].double() for name in models if name in parameters]
     return torch.stack([d.reshape(*d.shape[:2], -1).square().sum(dim=2) for d in differences]).sum(dim=0).sqrt()
 
 
@@ -169,10 +169,9 @@ def _n_models(models: Models) -> int:
 
 def _shortened(part: Part, scales: Tensor) -> Part:
     """The updates times `scales` [C, M]: theta + s (theta_t - theta), of parameters and float buffers."""
-    models = dict(part.sent.models)
-    for name, start in part.received.items():
-        stack = models[name]
-        if stack.is_floating_point():
-            scale = scales.to(stack).view(*scales.shape, *[1] * (stack.ndim - 2))
-            models[name] = torch.where(scale < 1, start.lerp(stack, scale), stack)
-    return part._replace(sent=part.sent._replace(models=models))
+    models = dict(part.update.models)
+    for name, rows in part.update.models.items():
+        if rows.is_floating_point():
+            scale = scales.to(rows).view(*scales.shape, *[1] * (rows.ndim - 2))
+            models[name] = torch.where(scale < 1, part.update.start[name].lerp(rows, scale), rows)
+    return part._replace(update=part.update._replace(models=models))

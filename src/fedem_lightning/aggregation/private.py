@@ -16,10 +16,9 @@ from fedem_lightning.aggregation.base import (
     Aggregation,
     Collector,
     Means,
-    Models,
     RoundContext,
     Sampling,
-    Sent,
+    Update,
     all_finite,
     form_of,
 )
@@ -137,32 +136,29 @@ class PrivateMean(Aggregation, nn.Module):
 class ClippedSum(Collector):
     """Adds clipped updates block by block."""
 
-    needs_received = True
-
     def __init__(self, rule: PrivateMean, context: RoundContext) -> None:
-        self.rule, self.context, self.theta = rule, context, context.received()  # what every client receives
+        self.rule, self.context, self.theta = rule, context, context.start()  # from which every client starts
         self._sums = {name: torch.zeros_like(rows[0]) for name, rows in self.theta.items()}  # [M, ...]
         self._short = torch.zeros((), dtype=torch.float64)  # sum of 1/2 for short updates, -1/2 for long ones
 
-    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
+    def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
         """Adds the finite updates, each at most S long."""
-        more = [*(name for name in sent.models if name not in self.context.parameters), *sent.extras]
+        more = [*(name for name in update.models if name not in self.context.parameters), *update.extras]
         said = f"clients also send {', '.join(more[:3])} (statistics of BatchNorm, or the method's own numbers)"
         require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {said}")
-        one = sent.group is None and sent.weights.ndim == 1
+        one = update.group is None and update.weights.ndim == 1
         require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
-        assert received is not None
-        self.like = self.like or form_of(sent)
-        finite = all_finite(sent.models)  # [C]
+        self.like = self.like or form_of(update)
+        finite = all_finite(update.models)  # [C]
         if not finite.any():
             return finite
-        models, start = ({name: rows[finite] for name, rows in part.items()} for part in (sent.models, received))
-        norms = update_norms(models, start, self.context.parameters).square().sum(dim=1).sqrt()  # all components, [C]
+        kept = update.of(finite)
+        norms = update_norms(kept, self.context.parameters).square().sum(dim=1).sqrt()  # all components, [C]
         length = float(self.rule.length)
         self._short += float((norms <= length).double().sub(0.5).sum())
         scales = (length / norms).nan_to_num(1.0, 1.0).clamp(max=1.0)
-        for name, rows in models.items():
-            differences = rows - start[name]  # [C, M, ...]
+        for name, rows in kept.models.items():
+            differences = rows - kept.start[name]  # [C, M, ...]
             self._sums[name] += torch.tensordot(scales.to(rows), differences, dims=1)
         return finite
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Collector, Means, Models, Sent, all_finite, form_of
+from fedem_lightning.aggregation.base import Collector, Means, Models, Update, all_finite, form_of
 from fedem_lightning.processes import Processes
 
 
@@ -19,7 +19,7 @@ class WeightedMean(Collector):
 
         >>> mean = WeightedMean()
         >>> models = {"weight": torch.tensor([[[2.0]], [[6.0]], [[float("nan")]]])}  # [C, M, 1]
-        >>> mean.add(Sent(models, weights=torch.tensor([1, 3, 5])))
+        >>> mean.add(Update(models, weights=torch.tensor([1, 3, 5]), start={}))
         tensor([ True,  True, False])
         >>> mean.compute().models
         {'weight': tensor([[5.]])}
@@ -34,22 +34,24 @@ class WeightedMean(Collector):
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
 
-    def add(self, sent: Sent, clients: Tensor | None = None, received: Models | None = None) -> Tensor:
-        """Adds the updates of a block's clients; returns which are finite, bool [C], on the CPU."""
+    def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
+        """Adds the updates of a batch's clients; returns which are finite, bool [C], on the CPU."""
         if self.like is None:
-            self._take(form_of(sent))
-        sent = sent._replace(models={name: self._once(name, t) for name, t in sent.models.items()} | sent.extras)
-        finite, group, weights = _on_cpu(sent)
-        if sent.weights.ndim == 2:
-            self._add_to_all(sent, finite, weights)
+            self._take(form_of(update))
+        update = update._replace(
+            models={name: self._once(name, t) for name, t in update.models.items()} | update.extras
+        )
+        finite, group, weights = _on_cpu(update)
+        if update.weights.ndim == 2:
+            self._add_to_all(update, finite, weights)
             return finite
         for g in group.unique().tolist():
             members = finite & (group == g)  # [C]
             everyone = bool(members.all())
             self._weight[g] += float(weights[members].sum())
-            rows = members.nonzero().squeeze(1).to(sent.weights.device)
-            chosen = sent.weights if everyone else sent.weights[rows]
-            for name, stack in sent.models.items():
+            rows = members.nonzero().squeeze(1).to(update.weights.device)
+            chosen = update.weights if everyone else update.weights[rows]
+            for name, stack in update.models.items():
                 self._add(g, name, stack if everyone else stack[rows], chosen)
         return finite
 
@@ -66,10 +68,10 @@ class WeightedMean(Collector):
         """Sums for each component: a view [G, M, ...]."""
         return sums.expand(-1, self._n_models, *sums.shape[2:])
 
-    def _add_to_all(self, sent: Sent, finite: Tensor, on_cpu: Tensor) -> None:
-        everyone, rows = bool(finite.all()), finite.nonzero().squeeze(1).to(sent.weights.device)
-        models = sent.models if everyone else {name: stack[rows] for name, stack in sent.models.items()}
-        weights = sent.weights if everyone else sent.weights[rows]  # [C, G]
+    def _add_to_all(self, update: Update, finite: Tensor, on_cpu: Tensor) -> None:
+        everyone, rows = bool(finite.all()), finite.nonzero().squeeze(1).to(update.weights.device)
+        models = update.models if everyone else {name: stack[rows] for name, stack in update.models.items()}
+        weights = update.weights if everyone else update.weights[rows]  # [C, G]
         self._weight += on_cpu[finite].double().sum(dim=0)
         for name, stack in models.items():
             if stack.dtype.is_floating_point and weights.shape[1] > 1:
@@ -97,12 +99,12 @@ class WeightedMean(Collector):
         if len(stack):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
-    def _take(self, like: Sent) -> None:
+    def _take(self, like: Update) -> None:
         self.like, self._extras = like, set(like.extras)
         self._weight = torch.zeros(like.n_averages, dtype=torch.float64)
         self._n_models = next(iter(like.models.values())).shape[1]
 
-    def adopt(self, like: Sent, device: torch.device) -> None:
+    def adopt(self, like: Update, device: torch.device) -> None:
         """Takes the form of another process's updates."""
         self._take(like)
         for name, stack in (like.models | like.extras).items():
@@ -138,11 +140,11 @@ class WeightedMean(Collector):
         return Means(models, nonempty, self._weight, extras)
 
 
-def _on_cpu(sent: Sent) -> tuple[Tensor, Tensor, Tensor]:
+def _on_cpu(update: Update) -> tuple[Tensor, Tensor, Tensor]:
     """Which clients' updates are finite, their groups, and their weights, each [C, ...]: in one copy from a GPU."""
-    finite = all_finite(sent.models)  # [C]
-    group = torch.zeros_like(finite, dtype=torch.int64) if sent.group is None else sent.group
-    columns = [finite.double().unsqueeze(1), group.double().unsqueeze(1), sent.weights.double().view(len(finite), -1)]
+    finite = all_finite(update.models)  # [C]
+    group = torch.zeros_like(finite, dtype=torch.int64) if update.group is None else update.group
+    columns = [finite.double().unsqueeze(1), group.double().unsqueeze(1), update.weights.double().view(len(finite), -1)]
     found = torch.cat(columns, dim=1).cpu()  # [C, 2 + G]
-    weights = found[:, 2:].to(sent.weights.dtype).view(sent.weights.shape)
+    weights = found[:, 2:].to(update.weights.dtype).view(update.weights.shape)
     return found[:, 0].bool(), found[:, 1].long(), weights

@@ -2,7 +2,6 @@
 
 from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
-from fedem_lightning.algorithms.base import FederatedAlgorithm
 from fedem_lightning.algorithms.clustered import Clustered
 from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization, DFedEM
 from fedem_lightning.algorithms.fair import AFL, QFFL
@@ -25,6 +24,7 @@ from fedem_lightning.algorithms.scaffold import Scaffold
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.algorithms.two_heads import FedProto, FedRoD
 from fedem_lightning.algorithms.user_centric import UserCentric
+from fedem_lightning.method import FederatedAlgorithm
 
 __all__ = [
     "AFL",

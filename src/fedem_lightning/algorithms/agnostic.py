@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Update
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
@@ -38,10 +36,7 @@ class Agnostic(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("losses and numbers of samples by domain",),
-        needs_one_machine="weighs domains that several clients share",
-    )
+    one_process = True
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
     mean_counts: Tensor  # a cohort's number of samples of each domain, a mean over the window [p]
     recent_counts: Tensor  # the numbers of the last rounds [window, p]
@@ -57,33 +52,34 @@ class Agnostic(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.domain_lr, self.window = domain_lr, window
         for name in ("weights", "mean_counts", "recent_counts"):
-            self.states.declare(name, torch.zeros(0), Owner.SERVER)
+            self.register_buffer(name, torch.zeros(0))
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Checks that the domain of every sample is known."""
         how = "dataset.domains, or an array 'domain' beside x and y"
-        require(federation.domains is not None, f"dataset.domains: Agnostic needs the domain of every sample ({how})")
+        require(data.domains is not None, f"dataset.domains: Agnostic needs the domain of every sample ({how})")
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Sets lambda_0, and `mean_counts` to a cohort's expected number of samples of each domain."""
-        everybody = federation.block(federation.clients(), "train")
+        everybody = data.block(data.clients(), "train")
         counts = self._by_domain(everybody).sum(dim=0).to(self.parameter_dtype)  # [p]
         self.weights = torch.ones_like(counts) / len(counts)
         share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
         self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # never used for a domain without samples
         self.recent_counts = counts.new_zeros(self.window, len(counts))
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Sends L_i^k, N_i^k and b_k = sum_i a_i N_i^k; local SGD on sum_{s in I} (n_k a_dom(s) / b_k) l(s) / |I|."""
         a = self.weights / self.mean_counts  # [p]
-        losses = self.losses(block)[:, 0] / block.federation.task.n_targets  # [n]
-        loss_sums, counts = self._by_domain(block, losses), self._by_domain(block)  # L_i^k, N_i^k  [C, p]
+        losses = self.losses(batch)[:, 0] / batch.federation.task.n_targets  # [n]
+        loss_sums, counts = self._by_domain(batch, losses), self._by_domain(batch)  # L_i^k, N_i^k  [C, p]
         b = (a * counts).sum(dim=1)  # [C]
-        weights = a[block.domain()] * (block.counts() / b)[block.owner]  # [n]
-        models = self.local.solve(self.broadcast(block.clients), block, round_, weights.unsqueeze(1))
+        weights = a[batch.domain()] * (batch.counts() / b)[batch.owner]  # [n]
+        w = self.received(batch.clients)  # [C, 1, ...]
+        models = self.local_sgd(w, batch, round_, weights.unsqueeze(1))
         # the server's average has weights b_k: multiplied by sum_k b_k it gives the sums over the cohort
         extras = {name: total / b.unsqueeze(1) for name, total in (("losses", loss_sums), ("counts", counts))}  # [C, p]
-        return Sent(models, b, extras=extras)
+        return Update(models, b, start=w, extras=extras)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - serveropt(sum_k b_k (w - w_k) / sum_k b_k);  lambda_i ~ lambda_i exp(gamma L_i)."""
@@ -99,13 +95,13 @@ class Agnostic(FederatedAlgorithm):
             self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # stays without new samples
         assert round_.federation.domains is not None
         for name, weight in zip(round_.federation.domains.names, self.weights, strict=True):
-            self.round_metrics.add(f"lambda_{name}", weight)
+            self.measure(f"lambda_{name}", weight)
 
     @staticmethod
-    def _by_domain(block: Block, values: Tensor | None = None) -> Tensor:
+    def _by_domain(batch: Block, values: Tensor | None = None) -> Tensor:
         """Sums of `values` [n] over each client's samples of each domain, [C, p]; None: their numbers."""
-        assert block.federation.domains is not None
-        shape = len(block.clients), len(block.federation.domains.names)
-        cell = block.owner * shape[1] + block.domain()  # [n]
+        assert batch.federation.domains is not None
+        shape = len(batch.clients), len(batch.federation.domains.names)
+        cell = batch.owner * shape[1] + batch.domain()  # [n]
         values = torch.ones_like(cell) if values is None else values
         return values.new_zeros(shape[0] * shape[1]).index_add_(0, cell, values).view(shape)

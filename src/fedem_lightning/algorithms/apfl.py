@@ -9,13 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import along
@@ -31,6 +29,11 @@ class InterpolatedStep(LocalStep):
     """
 
     adaptive: bool
+
+    @property
+    def gradients(self) -> float:
+        """At w and at v_bar."""
+        return 2
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """Updates w, v and alpha; all gradients are taken before the step."""
@@ -69,10 +72,7 @@ class APFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=(),
-        with_adaptive="the own model's steps no longer shrink with alpha, which takes gradient steps of this rate",
-    )
+    private_ok = True
     alpha: Tensor  # [T]
 
     def __init__(
@@ -80,41 +80,37 @@ class APFL(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.initial_alpha, self.adaptive = alpha, adaptive
-        self.states.declare("alpha", torch.full((n_clients,), float(alpha)), Owner.CLIENT, columns="alpha")
-        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # v_t, rows [1, ...]
-        self.own_momentum = self.local.momentum_store()  # of v_t
+        self.alpha = self.per_client(torch.full((n_clients,), float(alpha)), column="alpha")
+        self.own = self.per_client(self.components)  # v_t [1, ...]
+        self.own_momentum = self.optimizer_state()  # of v_t
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The client takes local steps of w and v together; it keeps v and alpha, and sends w."""
-        t, w = block.clients, self.broadcast(block.clients)
-        v, alpha = self.own.read(t), self.alpha[t].unsqueeze(1)  # [C, 1, ...], [C, 1]
+        t, w = batch.clients, self.received(batch.clients)
+        v, alpha = self.own[t], self.alpha[t].unsqueeze(1)  # [C, 1, ...], [C, 1]
         own, kept = self.params_of(v), self.own_momentum
-        extra = {
+        tensors = {
             "own": own,
             "own_buffers": {name: tensor for name, tensor in v.items() if name not in own},
-            "own_momentum": self.local.optimizer.init(own, axes=2) if kept is None else kept.read(t),
+            "own_momentum": self.local.optimizer.init(own, axes=2) if kept is None else kept[t],
             "mixing": {"alpha": alpha, "steps": torch.zeros_like(alpha)},
         }
-        step = self.local.step(block, round_, InterpolatedStep, adaptive=self.adaptive)
-        trained = self.local.train(w, block, round_, step=step, extra=extra)
+        step = Step(InterpolatedStep, tensors, adaptive=self.adaptive)
+        models = self.local_sgd(w, batch, round_, step=step)
         if kept is not None:
-            kept.write(t, trained["own_momentum"])
-        self.own.write(t, trained["own"] | trained["own_buffers"])
-        self.alpha[t] = trained["mixing"]["alpha"].squeeze(1)
-        return Sent(trained["params"] | trained["buffers"], block.counts())
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Two gradients for each visit of a sample: at w and at v_bar."""
-        return 2 * super().local_work(federation, clients, round_)
+            kept[t] = step.after["own_momentum"]
+        self.own[t] = step.after["own"] | step.after["own_buffers"]
+        self.alpha[t] = step.after["mixing"]["alpha"].squeeze(1)
+        return Update(models, batch.counts(), start=w)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """v_bar_t with the newest w; a client that never took part has w."""
-        w = self.broadcast(clients)
-        return self.own_models(interpolate(self.alpha[clients].unsqueeze(1), self.own.read(clients, w), w))
+        w = self.received(clients)
+        return self.own_models(interpolate(self.alpha[clients].unsqueeze(1), self.own.get(clients, w), w))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes one local round."""
-        self.own.write(clients, self.broadcast(clients))
+        self.own[clients] = self.received(clients)
         self.alpha[clients] = self.initial_alpha
-        for block in self.local.blocks(federation, clients):
-            self.client_update(block, self.statistics.rounds)
+        for batch in self.batches(data, clients):
+            self.client_update(batch, self.statistics.rounds)

@@ -22,7 +22,7 @@ from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, r
 from fedem_lightning.records.remaking import call, find, make, without_gone
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
@@ -43,7 +43,7 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
     checkpoint["recipe"] = recipe_of(algorithm)
     if algorithm._trainer is not None:
         algorithm.states.collect(Processes.of(algorithm.trainer))
-    algorithm.states.shorten(checkpoint.get("state_dict", {}))
+    algorithm.states.without_unwritten(checkpoint.get("state_dict", {}))
     arguments = {name: value for name, value in algorithm.made_with.items() if is_plain(value)}
     checkpoint[algorithm.CHECKPOINT_HYPER_PARAMS_KEY] = arguments  # for load_from_checkpoint
 
@@ -66,7 +66,7 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.deployed_before = checkpoint.get("deployed", False)
     # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
     take_dtypes(algorithm, checkpoint["state_dict"])
-    algorithm.states.lengthen(checkpoint["state_dict"])
+    algorithm.states.with_unwritten(checkpoint["state_dict"])
 
 
 def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedem_lightning.algorithms.server_step import takes_plain_averages
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, given, require
@@ -18,7 +17,7 @@ from fedem_lightning.models.tensors import called
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def check_data(trainer: pl.Trainer) -> Any:
@@ -50,24 +49,18 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
     )
     check_robustness(algorithm, federation)
     compresses = algorithm.compression is not None
-    require(algorithm.facts.sends_updates or not compresses, f"compression: {name} sends no parameters to a server")
+    require(algorithm.sends_models or not compresses, f"compression: {name} sends no parameters to a server")
     check_client_optimizer(algorithm)
     if algorithm.remote is not None:
         algorithm.remote.check(algorithm)
-    require(
-        algorithm.facts.uses_server_optimizer or takes_plain_averages(algorithm.configure_optimizers()),
-        f"algorithm.server_optimizer: {name} takes plain averages or none, expected SGD with lr 1 and no momentum "
-        "(momentum that reaches every method is algorithm.client_optimizer.momentum)",
-    )
 
 
 def check_client_optimizer(algorithm: "FederatedAlgorithm") -> None:
     """Raises UserError for an adaptive client optimiser if the method's equations are those of gradient steps."""
-    name, facts, optimizer = type(algorithm).__name__, algorithm.facts, algorithm.local.optimizer
-    why = facts.needs_sgd if facts.uses_client_optimizer else "takes no steps of a client optimiser"
-    kind = type(optimizer).__name__
-    expected = f"algorithm.client_optimizer: {name} {why}, expected sgd (ClientSGD), got {kind}"
-    require(not (optimizer.adaptive and why), expected)
+    kind, name = type(algorithm.local.optimizer).__name__, type(algorithm).__name__
+    free = algorithm.local.takes_steps and not algorithm.needs_sgd
+    needs = f"algorithm.client_optimizer: {name} needs plain gradient steps, expected sgd (ClientSGD), got {kind}"
+    require(free or not algorithm.local.optimizer.adaptive, needs)
 
 
 def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
@@ -75,7 +68,7 @@ def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) ->
     name, faults = type(algorithm).__name__, algorithm.faults
     if federation.keys is None:  # a client of its own does not aggregate
         algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
-    sends = algorithm.facts.sends_updates
+    sends = algorithm.sends_models
     kind = type(algorithm.aggregation).__name__
     require(
         sends or algorithm.aggregation.is_plain,
@@ -94,19 +87,11 @@ def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) ->
 
 def check_released(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
-    kind = type(algorithm.aggregation).__name__
-    parts = [algorithm.adaptation, *algorithm.networks.values(), federation]
-    said = [(type(algorithm).__name__, algorithm.facts.released)]
-    said += [(type(part).__name__, part.released) for part in parts if part is not None]
-    for name, released in said:
-        require(
-            released is not None,
-            f"aggregation: {name} does not say what it releases beside the mean of updates, to which alone {kind} adds "
-            "noise: set `released` in its facts (docs/adding_an_algorithm.md)",
-        )
-        more = ", ".join(released or ())
-        alone = f"aggregation: {kind} adds noise to the mean of updates alone"
-        require(not more, f"{alone}, but {name} also releases {more}")
+    alone = f"aggregation: {type(algorithm.aggregation).__name__} adds noise to the mean of updates alone"
+    for part in (algorithm, algorithm.adaptation, *algorithm.networks.values()):
+        more = f"{alone}, but by {type(part).__name__} more may leave clients (private_ok, see docs/privacy.md)"
+        require(part is None or part.private_ok, more)
+    require(not federation.released, f"{alone}, but the data also release {', '.join(federation.released)}")
 
 
 def check_everybody_trains(algorithm: "FederatedAlgorithm", federation: Federation) -> None:

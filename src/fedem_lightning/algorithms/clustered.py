@@ -12,18 +12,16 @@ import torch
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.checks import check_everybody_trains
-from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore, Owner
-from fedem_lightning.models.components import Backbone
+from fedem_lightning.method import FederatedAlgorithm
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone, stacked_state
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count, NotNegative
 
 CHUNK = 2**22
@@ -52,12 +50,7 @@ class Clustered(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("every client's update, by which clusters are split",),
-        needs_one_machine="compares the clients' updates one by one",
-        uses_server_optimizer=False,
-        with_adaptive="clusters are split by updates that follow the gradients' signs more than their lengths",
-    )
+    one_process = True  # the server compares the clients' updates one by one
     cluster: Tensor  # int64 [T], the leaf of each client
     split: Tensor  # bool [nodes]
     update_norms: Tensor  # |Delta_t| of the last round, [T]
@@ -77,28 +70,24 @@ class Clustered(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
         self.min_rounds, self.linkage, n_nodes = min_rounds, linkage, 2 ** (MAX_DEPTH + 1) - 1
-        self.states.declare(
-            "cluster", torch.zeros(n_clients, dtype=torch.int64), Owner.CLIENT, columns="cluster", groups=True
-        )
-        self.states.declare("split", torch.zeros(n_nodes, dtype=torch.bool), Owner.SERVER)
-        self.states.declare("update_norms", torch.zeros(n_clients), Owner.CLIENT)
-        self.states.declare("longest_mean", torch.zeros(n_nodes), Owner.SERVER)
-        self.nodes = ClientStore.of_components(n_nodes, self.components, Owner.SERVER_ONLY, of_clients=False)
-        row = self.params_of(self.nodes.read(torch.tensor(0)))
-        self.updates = ClientStore(n_clients, row)  # Delta_t of the last round
+        self.cluster = self.per_client(torch.zeros(n_clients, dtype=torch.int64), column="cluster", held_by="both")
+        self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
+        self.update_norms = self.per_client(torch.zeros(n_clients), held_by="both")
+        self.register_buffer("longest_mean", torch.zeros(n_nodes))
+        self.nodes = ClientStore(n_nodes, stacked_state(self.components), "server", of_clients=False)
+        row = self.params_of(self.nodes[torch.tensor(0)])
+        self.updates = self.per_client(row, held_by="both")  # Delta_t of the last round
         # the updates at the split of each level, client after client
-        self.split_updates = ClientStore(
-            MAX_DEPTH * n_clients, row, Owner.SERVER_ONLY, of_clients=False, levels=MAX_DEPTH
-        )
+        self.split_updates = ClientStore(MAX_DEPTH * n_clients, row, "server", of_clients=False, levels=MAX_DEPTH)
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Checks that every client takes part in every round: all client updates are compared."""
-        check_everybody_trains(self, federation)
+        check_everybody_trains(self, data)
         require(self.compression is None, "compression: Clustered compares the clients' whole updates")
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Warns if no cluster can be split."""
-        rounds, n_clients = self.statistics.planned_rounds, len(federation.clients())
+        rounds, n_clients = self.statistics.planned_rounds, len(data.clients())
         reasons = {
             f"min_rounds={self.min_rounds} of {rounds} rounds": self.min_rounds >= rounds,
             "eps1=0": self.eps1 == 0,
@@ -109,20 +98,17 @@ class Clustered(FederatedAlgorithm):
         if found:
             warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(found)})", stacklevel=2)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Delta_t = local_sgd(theta_c) - theta_c, which the client also keeps for the comparison."""
-        t = block.clients
-        theta = self.nodes.read(self.cluster[t])  # [C, 1, ...]
-        trained = self.local.solve(theta, block, round_)
+        t = batch.clients
+        theta = self.nodes[self.cluster[t]]  # [C, 1, ...]
+        trained = self.local_sgd(theta, batch, round_)
         delta = {name: trained[name] - theta[name] for name in self.params_of(theta)}
-        self.updates.write(t, delta)
+        self.updates[t] = delta
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
-        group = torch.searchsorted(self.leaves(block.federation), self.cluster[t])
-        return Sent(trained, block.counts(), group, self.n_groups)
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The model of each client's cluster."""
-        return Sent(self.nodes.read(self.cluster[clients]), n_train)
+        group = torch.searchsorted(self.leaves(batch.federation), self.cluster[t])
+        by_cluster: dict[str, Any] = {"group": group, "n_groups": self.n_groups, "stream": group}
+        return Update(trained, batch.counts(), start=theta, **by_cluster)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
@@ -137,36 +123,35 @@ class Clustered(FederatedAlgorithm):
                 self._serve(leaf, theta)
             else:
                 self._split(leaf, members, side, theta, round_.federation)
-        self.round_metrics.add("clusters", torch.tensor([float(self.n_groups)]))
-        self.server.step()
+        self.measure("clusters", torch.tensor([float(self.n_groups)]))
 
     def _serve(self, node: Tensor, theta: Models) -> None:
-        self.nodes.write(node.view(1), {name: tensor[None, None] for name, tensor in theta.items()})
+        self.nodes[node.view(1)] = {name: tensor[None, None] for name, tensor in theta.items()}
 
-    def _split(self, leaf: Tensor, members: Tensor, side: Tensor, theta: Models, federation: Federation) -> None:
+    def _split(self, leaf: Tensor, members: Tensor, side: Tensor, theta: Models, data: Federation) -> None:
         """Makes two children, each at theta_c + its members' mean update, with the buffers of the cluster's mean."""
-        old = self.nodes.read(leaf)  # theta_c, where the members started  [1, ...]
+        old = self.nodes[leaf]  # theta_c, where the members started  [1, ...]
         for child, half in ((2 * leaf + 1, members[~side]), (2 * leaf + 2, members[side])):
             self.cluster[half] = child
-            mean = self.updates.mean(half, federation.splits["train"].counts(half))  # [1, ...]
+            mean = self.updates.mean(half, data.splits["train"].counts(half))  # [1, ...]
             self._serve(child, theta | {name: (old[name] + update)[0] for name, update in mean.items()})
-        self.split_updates.write(depth(leaf) * self.n_clients + members, self.updates.read(members))
+        self.split_updates[depth(leaf) * self.n_clients + members] = self.updates[members]
         self.split[leaf] = True
 
     def _bipartition(self, leaf: Tensor, members: Tensor, theta: Models, round_: int) -> Tensor | None:
         """The part that each member joins, bool [c]; None: the cluster is not split."""
-        old = self.nodes.read(leaf)
+        old = self.nodes[leaf]
         a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
         a, b = float(a) ** 0.5, float(self.update_norms[members].max())
-        self.round_metrics.add("mean_update_norm", torch.tensor([a]))
-        self.round_metrics.add("max_update_norm", torch.tensor([b]))
+        self.measure("mean_update_norm", torch.tensor([a]))
+        self.measure("max_update_norm", torch.tensor([b]))
         self.longest_mean[leaf] = max(float(self.longest_mean[leaf]), a)
         eps1 = float(self.longest_mean[leaf]) / 10 if isinstance(self.eps1, str) else self.eps1
         eps2 = 4 * eps1 if isinstance(self.eps2, str) else self.eps2
         deepest = int(leaf) >= len(self.split) // 2
         if not (a < eps1 and b > eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
             return None
-        similarity = cosine_similarities(self.updates.read(members))  # [c, c]
+        similarity = cosine_similarities(self.updates[members])  # [c, c]
         clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=self.linkage)
         side = clustering.fit_predict(1 - similarity).astype(bool)
         across = similarity[side][:, ~side].max()
@@ -179,45 +164,41 @@ class Clustered(FederatedAlgorithm):
         """Number of clusters."""
         return int(self.split.sum()) + 1
 
-    def transmission(self, clients: Tensor) -> Transmission:
-        """One model down to each cluster's members, one model up from each client."""
-        return Transmission(down=1, up=1, streams=self.n_groups, stream_of=self.cluster[clients])
-
-    def leaves(self, federation: Federation) -> Tensor:
+    def leaves(self, data: Federation) -> Tensor:
         """The nodes that are clusters, ascending."""
-        return self.cluster[federation.clients()].unique()
+        return self.cluster[data.clients()].unique()
 
-    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
-        """The tree, if any cluster was split: its nodes, and the parent of each (-1 for the root), int64 [N] each."""
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Adds the tree, if any cluster was split: its nodes, and the parent of each (-1 for the root), int64 [N]."""
+        super().test_step(batch, batch_idx)
         split = self.split.nonzero()[:, 0].cpu().numpy()
-        if not len(split):
-            return {}
-        node = np.sort(np.concatenate([[0], 2 * split + 1, 2 * split + 2]))
-        return {"clusters": {"node": node, "parent": np.where(node > 0, (node - 1) // 2, -1)}}
+        if len(split):
+            node = np.sort(np.concatenate([[0], 2 * split + 1, 2 * split + 2]))
+            self.artifacts["clusters"] = {"node": node, "parent": np.where(node > 0, (node - 1) // 2, -1)}
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """The model of each client's cluster."""
-        return self.own_models(self.nodes.read(self.cluster[clients]))
+        return self.own_models(self.nodes[self.cluster[clients]])
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Unseen clients go down the tree (Alg. 4); without samples they go to the left child."""
         for t in clients.split(1):
-            block = federation.block(t, "train")
+            batch = data.block(t, "train")
             self.cluster[t] = 0
             while self.split[self.cluster[t]]:
-                self.cluster[t] = self._nearer_child(block)
+                self.cluster[t] = self._nearer_child(batch)
 
-    def _nearer_child(self, block: Block) -> Tensor:
+    def _nearer_child(self, batch: Block) -> Tensor:
         """The child of the client's node whose clients include the one with the most similar update at the split."""
-        node = self.cluster[block.clients]  # [1]
-        theta, trained_on = self.nodes.read(node), block.federation.clients()
-        trained = self.local.solve(theta, block, self.statistics.rounds, momentum=None)
+        node = self.cluster[batch.clients]  # [1]
+        theta, trained_on = self.nodes[node], batch.federation.clients()
+        trained = self.local_sgd(theta, batch, self.statistics.rounds, state=None)
         own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         level = depth(node)
         best = []
         for child in (2 * node + 1, 2 * node + 2):
             side = trained_on[ancestor(self.cluster[trained_on], level + 1) == child]
-            known = self.split_updates.read(level * self.n_clients + side)
+            known = self.split_updates[level * self.n_clients + side]
             both = {name: torch.cat([own[name], known[name]]) for name in own}
             best.append(cosine_similarities(both)[0, 1:].max())
         return 2 * node + (1 if best[0] >= best[1] else 2)

@@ -3,20 +3,17 @@
 Marfoq et al., NeurIPS 2021, arXiv 2108.10252, Appendix E (Alg. 4, D-FedEM) and F (Alg. 5, the general form).
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -40,13 +37,10 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
 
     """
 
-    facts = Facts(
-        released=("every client's models, to its neighbours",),
-        needs_one_machine="has no server",
-        uses_server_optimizer=False,
-        sends_updates=False,
-        needs_sgd="scales a client's steps by T n_t / n, which adaptive steps undo",
-    )
+    private_ok = False
+    needs_sgd = True  # a client's steps are scaled by T n_t / n
+    sends_models = False
+    one_process = True  # there is no server
 
     def __init__(
         self,
@@ -59,15 +53,14 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
     ) -> None:
         super().__init__(backbone, n_clients, surrogate, n_components, **options)
         self.topology = topology or Topology()
-        self.models = ClientStore.of_components(n_clients, self.components)  # u_t
-        self._neighbours = 0.0  # a client's mean number of neighbours
+        self.models = self.per_client(self.components, held_by="both")  # u_t
 
-    def client_update(self, block: Block, round_: int) -> Sent | None:
+    def client_update(self, batch: Block, round_: int) -> Update | None:
         """Alg. 5: the client takes surrogate and private variable at its own u_t, then local steps to u_t^{k-1/2}."""
-        t, counts = block.clients, block.federation.splits["train"].counts(block.federation.clients())
-        scale = block.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
-        weights = self.majorized(block) * scale.to(self.parameter_dtype)[block.owner].unsqueeze(1)
-        self.models.write(t, self.local.solve(self.models.read(t), block, round_, weights))
+        t, counts = batch.clients, batch.federation.splits["train"].counts(batch.federation.clients())
+        scale = batch.counts().double() * (len(counts) / float(counts.sum()))  # T n_t / n  [C]
+        weights = self.majorized(batch) * scale.to(self.parameter_dtype)[batch.owner].unsqueeze(1)
+        self.models[t] = self.local_sgd(self.models[t], batch, round_, weights)
         return None
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -75,36 +68,31 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         clients = round_.federation.clients()
         active = torch.isin(clients, round_.cohort).cpu().numpy()
         w = self.topology.mixing(len(clients), active, self.seed, round_.number)  # [T, T]
-        self._neighbours = float(((w > 0).sum() - (w.diagonal() > 0).sum()) / active.sum())
+        m, neighbours = len(self.components), float(((w > 0).sum() - (w.diagonal() > 0).sum()) / active.sum())
+        self.traffic = Transmission(m * neighbours, m * neighbours, uploads=m, streams=0)  # neighbours hear a broadcast
         spread = self.models.mix(clients, torch.from_numpy(w))
         gap = spectral_gap(w[np.ix_(active, active)])  # of the clients in the cohort
         for name, value in (("consensus_error", spread), ("spectral_gap", gap)):
-            self.round_metrics.add(name, torch.tensor([value], dtype=torch.float64))
-        self.server.step()
+            self.measure(name, torch.tensor([value], dtype=torch.float64))
 
-    def losses(self, block: Block) -> Tensor:
+    def losses(self, batch: Block) -> Tensor:
         """The losses of each client's own models, [n, M]."""
-        return self.own_models(self.models.read(block.clients)).losses(block)
+        return self.own_models(self.models[batch.clients]).losses(batch)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with the models u_t, which it weighs by its v."""
-        own, v = self.models.read(clients), self.private[clients].to(self.parameter_dtype)
+        own, v = self.models[clients], self.private[clients].to(self.parameter_dtype)
         return OwnModels(self.components[0], own, v, self.tuning_weights)
 
-    def transmission(self, clients: Tensor) -> Transmission:
-        """M models to and from each neighbour of the last round's graph; neighbours receive a broadcast; no server."""
-        m = len(self.components)
-        return Transmission(down=m * self._neighbours, up=m * self._neighbours, uploads=m, streams=0)
-
-    def evaluation_components(self, federation: Federation) -> Models:
+    def evaluation_components(self, data: Federation) -> Models:
         """The evaluation components are the mean of all u_t, [M, ...]."""
-        return self.models.mean(federation.clients())
+        return self.models.mean(data.clients())
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes the mean of all u_t, and minimises the surrogate once, from even weights."""
-        mean = self.models.mean(federation.clients())
-        self.models.write(clients, {name: row.expand(len(clients), *row.shape) for name, row in mean.items()})
-        super().personalize_clients(federation, clients)
+        mean = self.models.mean(data.clients())
+        self.models[clients] = {name: row.expand(len(clients), *row.shape) for name, row in mean.items()}
+        super().personalize_clients(data, clients)
 
 
 class DFedEM(DecentralizedSurrogateOptimization):
@@ -119,8 +107,6 @@ class DFedEM(DecentralizedSurrogateOptimization):
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
 
     """
-
-    facts = replace(DecentralizedSurrogateOptimization.facts, mixes=True)
 
     def __init__(
         self,

@@ -6,21 +6,18 @@
 """
 
 import copy
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Means, Update
 from fedem_lightning.algorithms.checks import check_everybody_trains
-from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.personal_models import SharedModels, client_means
 from fedem_lightning.settings.ranges import NotNegative
@@ -38,37 +35,33 @@ class AFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("every client's loss, which moves its weight",),
-        predicts_with_own_state=False,
-        needs_sgd="adds up the clients' gradient steps, w - lr grad F_t",
-    )
+    needs_sgd = True  # it adds up the clients' gradient steps, w - lr grad F_t
     weights: Tensor  # lambda [T]; the entries of the seen clients are on the simplex
     losses_of_clients: Tensor  # F_t [T], nats
 
     def __init__(self, backbone: Backbone, n_clients: int, weights_lr: NotNegative = 0.001, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.weights_lr = weights_lr
-        self.states.declare("weights", torch.zeros(n_clients), Owner.SERVER, columns="lambda")
-        self.states.declare("losses_of_clients", torch.zeros(n_clients), Owner.REPORTED)
+        self.weights = self.per_client(torch.zeros(n_clients), column="lambda", held_by="server")
+        self.losses_of_clients = self.per_client(torch.zeros(n_clients), held_by="both")
         self.averaged = copy.deepcopy(self.components)  # w_bar
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Checks that every client takes part in every round: the loss of each client moves lambda."""
-        check_everybody_trains(self, federation)
+        check_everybody_trains(self, data)
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Lambda is uniform over the clients that train."""
-        seen = federation.seen.to(self.weights)
+        seen = data.seen.to(self.weights)
         self.weights.copy_(seen / seen.sum())
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
-        t = block.clients
-        loss = client_means(self.losses(block).to(self.parameter_dtype), block)[:, 0]
+        t = batch.clients
+        loss = client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
         self.losses_of_clients[t] = loss
-        models = self.local.solve(self.broadcast(t), block, round_)
-        return Sent(models, self.weights[t])
+        w = self.received(t)  # [C, 1, ...]
+        return Update(self.local_sgd(w, batch, round_), self.weights[t], start=w)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - gamma_w sum_t lambda_t grad F_t; lambda <- projection of lambda + gamma_lambda F; w_bar = mean w."""
@@ -108,10 +101,7 @@ class QFFL(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("sums of losses and of lengths of updates",),
-        needs_sgd="reads gradients off its updates, (w - w_t) / lr",
-    )
+    needs_sgd = True  # it reads gradients off its updates, (w - w_t) / lr
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(
@@ -124,48 +114,43 @@ class QFFL(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.q = q
-        self.facts = replace(self.facts, samples_by_size=sampling == "by_size")
-        self.states.declare("reference", torch.ones(()), Owner.SERVER)
+        self.samples_by_size = sampling == "by_size"
+        self.register_buffer("reference", torch.ones(()))
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Sets the first reference, a scale: the mean loss of the first cohort, or 1 if the samples are elsewhere."""
         if self.remote is not None:
             return
-        losses = [self._loss(block) for block in self.local.blocks(federation, draw_cohort(self, federation, 0))]
-        mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / federation.task.n_targets
+        losses = [self._loss(batch) for batch in self.batches(data, draw_cohort(self, data, 0))]
+        mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / data.task.n_targets
         self.reference.copy_(mean + 1e-10)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
-        w, smoothness = self.broadcast(block.clients), 1.0 / self.local.lr_at(round_)  # L
-        loss = self._loss(block) / block.federation.task.n_targets + 1e-10  # F_t(w)  [C]
-        w_t = self.local.solve(w, block, round_)  # [C, 1, ...]
+        w, smoothness = self.received(batch.clients), 1.0 / self.local.lr_at(round_)  # L
+        loss = self._loss(batch) / batch.federation.task.n_targets + 1e-10  # F_t(w)  [C]
+        w_t = self.local_sgd(w, batch, round_)  # [C, 1, ...]
         relative = loss / self.reference
         power = relative**self.q  # Delta_t and h_t for all t get the same factor, which cancels
-        sent, squared_norm = dict(w_t), torch.zeros_like(loss)
+        sent, start, squared_norm = dict(w_t), dict(w), torch.zeros_like(loss)
         for name, received in self.params_of(w).items():
             dw = smoothness * (received - w_t[name])
             squared_norm += dw.flatten(1).square().sum(dim=1)
             sent[name] = power.view(-1, *[1] * (dw.ndim - 1)) * dw  # Delta_t
+            start[name] = torch.zeros_like(received)  # clients send no models
         h = self.q * relative ** (self.q - 1) / self.reference * squared_norm + smoothness * power
         extras = {"h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}  # [C, 1]
-        return Sent(sent, torch.ones_like(loss), extras=extras)
+        return Update(sent, torch.ones_like(loss), start=start, extras=extras)
 
-    def _loss(self, block: Block) -> Tensor:
+    def _loss(self, batch: Block) -> Tensor:
         """The mean loss of each client's samples at w, [C]."""
-        return client_means(self.losses(block).to(self.parameter_dtype), block)[:, 0]
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """Zeros in place of parameters, because clients send Delta_t, not models; h_t and F_t are not negative."""
-        w, none = self.broadcast(clients), torch.zeros(len(clients), 1, dtype=self.parameter_dtype)
-        zeros = {name: torch.zeros_like(received) for name, received in self.params_of(w).items()}
-        return Sent(w | zeros, torch.ones_like(clients), extras={"h": none, "loss": none})
+        return client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""
         if means is None:
-            return self.server.step()
+            return
         self.server.take_buffers(means)
         h = means.extras["h"][0, 0]
         self.reference.copy_(means.extras["loss"][0, 0])
-        return self.server.step([{name: delta[0] / h for name, delta in self.params_of(means.models).items()}])
+        self.server.step([{name: delta[0] / h for name, delta in self.params_of(means.models).items()}])

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, client_means
@@ -61,7 +59,8 @@ class FedALA(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=(), personalizes_seen=True)
+    private_ok = True
+    personalizes_seen = True
 
     def __init__(
         self,
@@ -75,34 +74,34 @@ class FedALA(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         names = split_body_head(self.components[0], head).head
-        self.upper = tuple(name for name in self.params_of(self.broadcast(torch.zeros(1))) if name in names)
+        self.upper = tuple(name for name in self.params_of(self.received(torch.zeros(1))) if name in names)
         self.weights_lr, self.share, self.tolerance = weights_lr, share, tolerance
-        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
+        self.own = self.per_client(self.components)  # theta_t, rows [1, ...]
         ones = {name: torch.ones_like(self.components[0].get_parameter(name)).unsqueeze(0) for name in self.upper}
-        self.weights = ClientStore(n_clients, ones, alone=True)  # W_t
-        self.served = ClientStore(n_clients, ones, alone=True)  # W_t for the newest w
+        self.weights = self.per_client(ones)  # W_t
+        self.served = self.per_client(ones)  # W_t for the newest w
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Adaptive local aggregation, then FedAvg's local training."""
-        t = block.clients
+        t = batch.clients
         if round_ > 0:
-            self.weights.write(t, self.learned(block, round_))
-        weights = self.weights.read(t)
-        theta = self.local.solve(self.initialized(self.own.read(t), weights), block, round_)
-        self.own.write(t, theta)
-        self.served.write(t, weights)
-        return Sent(theta, block.counts())
+            self.weights[t] = self.learned(batch, round_)
+        weights = self.weights[t]
+        theta = self.local_sgd(self.initialized(self.own[t], weights), batch, round_)
+        self.own[t] = theta
+        self.served[t] = weights
+        return Update(theta, batch.counts(), start=self.received(t))
 
     def initialized(self, own: Models, weights: Models) -> Models:
         """w below, theta_t + (w - theta_t) * W_t in the upper layers (Eq. 4), [C, 1, ...]."""
-        w = self.broadcast(next(iter(own.values())))
+        w = self.received(next(iter(own.values())))
         return w | {name: own[name] + (w[name] - own[name]) * weights[name] for name in self.upper}
 
-    def learned(self, block: Block, round_: int) -> Models:
+    def learned(self, batch: Block, round_: int) -> Models:
         """W_t after one pass; those who learn for the first time go on until their losses settle. [C, 1, ...]."""
-        t, part, losses = block.clients, self._part(block, round_), list[Tensor]()
-        own = self.own.read(t)
-        weights, learning = self._pass(part, own, self.weights.read(t), round_), ~self.weights.written[t]  # [C]
+        t, part, losses = batch.clients, self._part(batch, round_), list[Tensor]()
+        own = self.own[t]
+        weights, learning = self._pass(part, own, self.weights[t], round_), ~self.weights.written[t]  # [C]
         while learning.any() and len(losses) + 1 < MAX_PASSES:
             found = self.own_models(self.initialized(own, weights)).losses(part)
             losses.append(client_means(found, part)[:, 0])  # [C]
@@ -116,39 +115,34 @@ class FedALA(FederatedAlgorithm):
 
     def _pass(self, part: Block, own: Models, weights: Models, round_: int) -> Models:
         """W_t after Eq. 5 over the samples of `part`, whose clients have theta_t `own`, from `weights`."""
-        w = self.broadcast(part.clients)
-        extra = {
+        w = self.received(part.clients)
+        tensors = {
             "weights": weights,
             "own": {name: own[name] for name in self.upper},
             "away": {name: w[name] - own[name] for name in self.upper},
         }
-        step = self.local.step(part, round_, WeightStep, weights_lr=self.weights_lr)
-        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "momentum": None, "quiet": True}
-        start = self.initialized(own, weights)
-        return self.local.train(start, part, round_, step=step, extra=extra, **options)["weights"]
+        step = Step(WeightStep, tensors, weights_lr=self.weights_lr)
+        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "state": None, "quiet": True}
+        self.local_sgd(self.initialized(own, weights), part, round_, step=step, **options)
+        return step.after["weights"]
 
-    def _part(self, block: Block, round_: int) -> Block:
+    def _part(self, batch: Block, round_: int) -> Block:
         """A random share s of each client's samples."""
-        keys = fold(self.seed, Purpose.ALA, round_, block.keys)[block.owner]
-        return block.thinned(self.share, fold(keys, block.ranks()))
+        keys = fold(self.seed, Purpose.ALA, round_, batch.keys)[batch.owner]
+        return batch.thinned(self.share, fold(keys, batch.ranks()))
 
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Local training and, after the first round, one pass for W; the longer first learning is left out."""
-        passes = (self.share * federation.splits["train"].counts(clients)).ceil().long() * (round_ > 0)
-        return super().local_work(federation, clients, round_) + passes
-
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Clients that have trained learn W_t for the newest w."""
-        for block in self.local.blocks(federation, clients[self.own.written[clients]]):
-            self.served.write(block.clients, self.learned(block, self.statistics.rounds))
+        for batch in self.batches(data, clients[self.own.written[clients]]):
+            self.served[batch.clients] = self.learned(batch, self.statistics.rounds)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """What a client would train from with the newest w; a client that never trained has w."""
-        own = self.own.read(clients, self.broadcast(clients))
-        return self.own_models(self.initialized(own, self.served.read(clients)))
+        own = self.own.get(clients, self.received(clients))
+        return self.own_models(self.initialized(own, self.served[clients]))
 
 
-def _of(block: Block, some: Tensor) -> Block:
-    """The block of some of its clients, positions int64 [C'], ascending."""
-    rows = torch.isin(block.owner, some).nonzero().squeeze(1)
-    return Block(block.federation, block.clients[some], block.index[rows], torch.searchsorted(some, block.owner[rows]))
+def _of(batch: Block, some: Tensor) -> Block:
+    """The batch of some of its clients, positions int64 [C'], ascending."""
+    rows = torch.isin(batch.owner, some).nonzero().squeeze(1)
+    return Block(batch.federation, batch.clients[some], batch.index[rows], torch.searchsorted(some, batch.owner[rows]))

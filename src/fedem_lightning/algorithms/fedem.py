@@ -9,19 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.sharing import Shared, mixture_of
 from fedem_lightning.algorithms.start import Initialization, Start
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.personal_models import SharedModels, broadcast
-from fedem_lightning.network import Transmission
+from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.settings.ranges import Count, PositiveInt
 
 
@@ -39,11 +36,7 @@ class FedEM(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=(),
-        mixes=True,
-        with_adaptive="a component's steps no longer shrink with the client's mixture weight for it",
-    )
+    private_ok = True
     pi: Tensor  # mixture weights [T, M]; rows sum to 1
 
     def __init__(
@@ -61,35 +54,36 @@ class FedEM(FederatedAlgorithm):
         self.start, self.personalize_steps = Start(self, initialization, warmup_rounds), personalize_steps
         self.mixture = mixture_of(self, shared)
         uniform = torch.full((n_clients, n_components), 1.0 / n_components)
-        self.states.declare("pi", uniform, Owner.CLIENT, columns="pi_{m}")
+        self.pi = self.per_client(uniform, column="pi_{m}")
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """The components' starting points, and those of pi."""
-        self.start.begin(federation)
+        self.start.begin(data)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
-        t, n = block.clients, self.n_trained()
-        losses = self.mixture.losses(block, n)  # l(h_m(x_i), y_i)  [n, M]
+        t, n = batch.clients, self.n_trained()
+        losses = self.mixture.losses(batch, n)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
-        self.round_metrics.add("objective", mixture_losses(pi, losses, block.owner))  # Eq. 6, before the round
-        q = self.e_step(self.pi[t], losses, block)  # Eq. 8  [n, M]
+        self.measure("objective", mixture_losses(pi, losses, batch.owner))  # Eq. 6, before the round
+        q = self.e_step(self.pi[t], losses, batch)  # Eq. 8  [n, M]
         if not self.start.is_warming_up():
-            self.pi[t] = mixture_weights(q, block.owner, self.pi[t])  # Eq. 9  [C, M]
-        models = self.mixture.solve(block, round_, q)  # Eq. 10  [C, M, ...]
-        return Sent(models, block.counts(), extras=self.extras(q, block))  # Alg. 1, line 10: weights n_t for every m
+            self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
+        theta = self.mixture.received(len(t), n)  # [C, M, ...]
+        models = self.mixture.solve(theta, batch, round_, q)  # Eq. 10
+        return Update(models, batch.counts(), start=theta, extras=self.extras(q, batch))  # Alg. 1, line 10: weights n_t
 
-    def e_step(self, pi: Tensor, losses: Tensor, block: Block) -> Tensor:
+    def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
         if self.start.is_warming_up():
             return self.mixture.even(losses)
-        return responsibilities(pi, self.e_step_losses(losses, block), block.owner)
+        return responsibilities(pi, self.e_step_losses(losses, batch), batch.owner)
 
-    def e_step_losses(self, losses: Tensor, block: Block) -> Tensor:
+    def e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
         """The losses [n, M] by which the E-step weighs samples. Default: those of the M-step."""
         return losses
 
-    def extras(self, q: Tensor, block: Block) -> Models:
+    def extras(self, q: Tensor, batch: Block) -> Models:
         """What clients send beside their models, each [C, ...], from the weights q [n, M]. Default: nothing."""
         return {}
 
@@ -99,32 +93,19 @@ class FedEM(FederatedAlgorithm):
         self.mixture.tie()  # the last bits of a sum may differ
         self.start.after(round_)
 
-    def n_trained(self, round_: int | None = None) -> int:
-        """Number of components that are sent and trained in a round (None: this one): one while all are equal, or M."""
-        equal = self.start.initialization != "random" and self.start.is_warming_up(round_)
+    def n_trained(self) -> int:
+        """Number of components that are sent and trained in this round: one while all are equal, or M."""
+        equal = self.start.initialization != "random" and self.start.is_warming_up()
         return 1 if equal else len(self.components)
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """M models each way, or one; of shared parameters one."""
-        return self.mixture.transmission(self.n_trained())
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The components that are sent."""
-        return Sent(broadcast(self.components[: self.n_trained()], len(clients)), n_train.clamp(min=1))
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """One gradient for each model that is trained; the E-step has forward passes only."""
-        gradients = self.local.gradients
-        return super().local_work(federation, clients, round_) // gradients * min(gradients, self.n_trained(round_))
 
     def personal_models(self, clients: Tensor) -> SharedModels:
         """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""
         return SharedModels(self.components, self.pi[clients], self.e_step)
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several."""
-        block, pi = federation.block(clients, "train"), torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
-        losses = self.e_step_losses(self.losses(block), block)
+        batch, pi = data.block(clients, "train"), torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
+        losses = self.e_step_losses(self.losses(batch), batch)
         for _ in range(self.personalize_steps):
-            pi = mixture_weights(responsibilities(pi, losses, block.owner), block.owner, pi)
+            pi = mixture_weights(responsibilities(pi, losses, batch.owner), batch.owner, pi)
         self.pi[clients] = pi

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.network import Transmission
@@ -41,12 +39,8 @@ class FedFOMO(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("single clients' models",),
-        needs_one_machine="sends clients the models of other clients",
-        uses_server_optimizer=False,
-        sends_updates=False,
-    )
+    sends_models = False
+    one_process = True  # clients receive the models of other clients
     affinity: Tensor  # P, the sum of the weights so far [T, T]
 
     def __init__(
@@ -60,14 +54,13 @@ class FedFOMO(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
-        self.states.declare("affinity", torch.zeros(n_clients, n_clients), Owner.SERVER)
-        self.models = ClientStore.of_components(n_clients, self.components)  # theta_i, rows [1, ...]
-        self.trained = ClientStore.of_components(n_clients, self.components)  # the model that each client sent last
-        self._downloads, self._distinct = float(n_downloads or 0), 0  # last round: per client, distinct models
+        self.register_buffer("affinity", torch.zeros(n_clients, n_clients))
+        self.models = self.per_client(self.components, held_by="both")  # theta_i, rows [1, ...]
+        self.trained = self.per_client(self.components, held_by="both")  # the model that each client sent last
 
-    def client_update(self, block: Block, round_: int) -> None:
+    def client_update(self, batch: Block, round_: int) -> None:
         """theta_i^t = local_sgd(theta_i^{t-1})."""
-        self.trained.write(block.clients, self.local.solve(self.models.read(block.clients), block, round_))
+        self.trained[batch.clients] = self.local_sgd(self.models[batch.clients], batch, round_)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort downloads models and combines them."""
@@ -76,11 +69,10 @@ class FedFOMO(FederatedAlgorithm):
         epsilon = max(0.0, self.exploration - self.exploration_decay * round_.number)
         downloaded = torch.stack([self._choose(int(i), offered, epsilon, round_.number) for i in cohort])  # [C, N]
         used = downloaded | (offered == cohort.unsqueeze(1))  # a client's own model needs no download
-        self._downloads = float(downloaded.sum(dim=1).double().mean())
-        self._distinct = int(downloaded.any(dim=0).sum())
+        downloads, distinct = float(downloaded.sum(dim=1).double().mean()), int(downloaded.any(dim=0).sum())
+        self.traffic = Transmission(downloads, up=1, streams=distinct)  # each distinct model is broadcast once
         w = self.step(round_.federation, cohort, offered, used)
         self.affinity[cohort.unsqueeze(1), offered] += w.to(self.affinity)
-        self.server.step()
 
     def _choose(self, client: int, offered: Tensor, epsilon: float, round_: int) -> Tensor:
         """The offered models that a client downloads, bool [N]: by affinity; at random with probability `epsilon`."""
@@ -96,7 +88,7 @@ class FedFOMO(FederatedAlgorithm):
         mask[best] = mask[rest] = True
         return torch.from_numpy(mask).to(offered.device)
 
-    def step(self, federation: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
+    def step(self, data: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
         """Updates the models of clients [C] by Eq. 4 and 5, from offered models of clients [N], as `used`, bool [C, N].
 
         Returns:
@@ -104,11 +96,11 @@ class FedFOMO(FederatedAlgorithm):
 
         """
         gain = torch.zeros(used.shape, dtype=torch.float64, device=clients.device)
-        before = self._losses_of_own(federation, clients)  # L_i(theta_i)  [C]
+        before = self._losses_of_own(data, clients)  # L_i(theta_i)  [C]
         for n, other in enumerate(offered):
             mine = torch.nonzero(used[:, n]).squeeze(1)
             if len(mine):
-                after = self._losses_of(self.trained.read(other), _judging(federation, clients[mine]))
+                after = self._losses_of(self.trained[other], _judging(data, clients[mine]))
                 gain[mine, n] = before[mine] - after
         w = gain / self._distances(clients, offered)
         w = torch.where(used & w.isfinite(), w, 0.0)
@@ -116,62 +108,58 @@ class FedFOMO(FederatedAlgorithm):
             if row.any():
                 helpful = row > 0
                 mean = self.trained.mean(offered[helpful], row[helpful])  # theta_i + sum w (theta_n - theta_i)
-                self.models.write(i.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
+                self.models[i.view(1)] = {name: rows.unsqueeze(0) for name, rows in mean.items()}
         return w
 
-    def _losses_of_own(self, federation: Federation, clients: Tensor) -> Tensor:
+    def _losses_of_own(self, data: Federation, clients: Tensor) -> Tensor:
         """Every client's mean validation loss under its own model, float64 [C]."""
         parts = []
         for part in clients.split(64):
-            block = _judging(federation, part)
-            losses = self.own_models(self.models.read(part)).losses(block)
-            parts.append(client_means(losses.double(), block)[:, 0])
+            batch = _judging(data, part)
+            losses = self.own_models(self.models[part]).losses(batch)
+            parts.append(client_means(losses.double(), batch)[:, 0])
         return torch.cat(parts)
 
-    def _losses_of(self, model: Models, block: Block) -> Tensor:
+    def _losses_of(self, model: Models, batch: Block) -> Tensor:
         """Every client's mean loss under one model [1, ...], float64 [C]."""
-        everyone = Block(block.federation, block.clients[:1], block.index, torch.zeros_like(block.owner))
+        everyone = Block(batch.federation, batch.clients[:1], batch.index, torch.zeros_like(batch.owner))
         alone = self.own_models({name: rows.unsqueeze(0) for name, rows in model.items()})
         losses = [alone.losses(piece) for piece in everyone.pieces()]
-        return client_means(torch.cat(losses).double(), block)[:, 0]
+        return client_means(torch.cat(losses).double(), batch)[:, 0]
 
     def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:
         """|theta_n - theta_i| over parameters, float64 [C, N]; a distance of 0 leads to weight 0."""
         total = torch.zeros(len(clients), len(offered), dtype=torch.float64, device=clients.device)
-        params = self.params_of(self.models.read(clients[0]))
+        params = self.params_of(self.models[clients[0]])
         for n, other in enumerate(offered):
-            theirs = self.params_of(self.trained.read(other))
+            theirs = self.params_of(self.trained[other])
             for part, rows in zip(clients.split(64), total[:, n].split(64), strict=True):
-                own = self.models.read(part)
+                own = self.models[part]
                 rows += sum((theirs[name] - own[name]).flatten(1).double().square().sum(dim=1) for name in params)
         return total.sqrt()
 
-    def transmission(self, clients: Tensor) -> Transmission:
-        """The downloads of the round, and one model up; the server broadcasts each distinct model once."""
-        return Transmission(down=self._downloads, up=1, streams=self._distinct)
-
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its own model."""
-        return self.own_models(self.models.read(clients))
+        return self.own_models(self.models[clients])
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """From the mean model, an unseen client takes one local round, and one step with the clients' last models."""
-        known, mean = federation.clients(), self.models.mean(federation.clients())
+        known, mean = data.clients(), self.models.mean(data.clients())
         offered = known[self.trained.written[known]]
-        for block in self.local.blocks(federation, clients):
-            t = block.clients
-            self.models.write(t, {name: rows.expand(len(t), *rows.shape) for name, rows in mean.items()})
-            self.client_update(block, self.statistics.rounds)
+        for batch in self.batches(data, clients):
+            t = batch.clients
+            self.models[t] = {name: rows.expand(len(t), *rows.shape) for name, rows in mean.items()}
+            self.client_update(batch, self.statistics.rounds)
             own = t[self.trained.written[t]]
             downloaded = torch.stack([self._choose(int(i), offered, 0.0, 0) for i in t])  # [C, N]
             used = torch.cat([downloaded, own == t.unsqueeze(1)], dim=1)
-            self.step(federation, t, torch.cat([offered, own]), used)
+            self.step(data, t, torch.cat([offered, own]), used)
 
 
-def _judging(federation: Federation, clients: Tensor) -> Block:
+def _judging(data: Federation, clients: Tensor) -> Block:
     """The clients' validation samples; for clients without any, their training samples."""
-    val, train = (federation.block(clients, split) for split in ("val", "train"))
+    val, train = (data.block(clients, split) for split in ("val", "train"))
     instead = (val.counts() == 0)[train.owner]
     index, owner = (torch.cat([a, b[instead]]) for a, b in ((val.index, train.index), (val.owner, train.owner)))
     order = owner.argsort(stable=True)
-    return Block(federation, clients, index[order], owner[order])
+    return Block(data, clients, index[order], owner[order])

@@ -9,16 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.gaussians import (
     GatedMixture,
@@ -31,7 +29,6 @@ from fedem_lightning.models.gaussians import (
     whitening,
 )
 from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
-from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import Task
 
@@ -55,12 +52,7 @@ class FedGMM(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("training samples, at which its Gaussians start, and moments of inputs",),
-        needs_one_machine="starts its Gaussians at training samples",
-        mixes=True,
-        with_adaptive="a component's steps no longer shrink with the client's mixture weight for it",
-    )
+    one_process = True  # its Gaussians start at training samples
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]
     covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]
@@ -87,19 +79,19 @@ class FedGMM(FederatedAlgorithm):
         self.task: Task | None = None
         n_pairs = n_gaussians * n_components
         joint = torch.full((n_clients, n_pairs), 1 / n_pairs)
-        self.states.declare("joint", joint, Owner.CLIENT, columns=self._columns)
+        self.joint = self.per_client(joint, column=self._columns)
         for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
-            self.states.declare(name, torch.zeros([0] * axes), Owner.SERVER)
+            self.register_buffer(name, torch.zeros([0] * axes))
 
     @property
     def pi(self) -> Tensor:
         """Each client's weights of the components, [T, M2]."""
         return self.joint.view(-1, self.n_gaussians, len(self.components)).sum(dim=1)
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Refuses texts, and adaptations that train; the Gaussians get their sizes."""
-        none = torch.zeros(0, dtype=torch.int64, device=federation.device)
-        x = federation.samples.features(none, self.parameter_dtype)
+        none = torch.zeros(0, dtype=torch.int64, device=data.device)
+        x = data.samples.features(none, self.parameter_dtype)
         density = isinstance(x, Tensor) and x.is_floating_point()
         require(density, "algorithm: FedGMM needs inputs with a density, the data has texts or whole numbers")
         require(
@@ -107,41 +99,47 @@ class FedGMM(FederatedAlgorithm):
             f"adaptation: FedGMM's clients weigh models by input, which {type(self.adaptation).__name__} cannot tune; "
             "expected none, or one that does not train, such as knn",
         )
-        self.task = federation.task
+        self.task = data.task
         if not self.means.numel():
             with torch.inference_mode(False), torch.no_grad():
-                self.initialize(federation)
+                self.initialize(data)
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
-        super().initialize(federation)
+        super().initialize(data)
         dimension = self.dimension if self.embedding == "pca" else None
-        found = start(federation, dimension, self.n_gaussians, self.full, self.seed)
+        found = start(data, dimension, self.n_gaussians, self.full, self.seed)
         covariance = found.pop("covariance")
         first = regularized(covariance.unsqueeze(0), self.regularization)
         found["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
         for name, tensor in found.items():
             setattr(self, name, tensor.to(self.joint))
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """E-step over pairs of a Gaussian and a component, pi, moments and local solver; pi and q stay with it."""
-        t, owner = block.clients, block.owner
-        z, pairs = self._pairs(block)  # e(x_i) [n, d], and -log N(e(x_i)) + l(h_m2(x_i), y_i)  [n, M1 M2]
-        self.round_metrics.add("objective", mixture_losses(self.joint[t], pairs, owner))
+        t, owner = batch.clients, batch.owner
+        z, pairs = self._pairs(batch)  # e(x_i) [n, d], and -log N(e(x_i)) + l(h_m2(x_i), y_i)  [n, M1 M2]
+        self.measure("objective", mixture_losses(self.joint[t], pairs, owner))
         q = responsibilities(self.joint[t], pairs, owner)
         self.joint[t] = mixture_weights(q, owner, self.joint[t])
         q = q.view(-1, self.n_gaussians, len(self.components))
-        models = self.local.solve(self.broadcast(t), block, round_, q.sum(dim=1))
-        return Sent(models, block.counts(), extras=moments_about(self.means, z, q.sum(dim=2), block, self.full))
+        theta = self.received(t)  # [C, M2, ...]
+        models = self.local_sgd(theta, batch, round_, q.sum(dim=1))
+        gaussians = {name: g.expand(len(t), *g.shape) for name, g in self._gaussians().items()}
+        moments = moments_about(self.means, z, q.sum(dim=2), batch, self.full)
+        return Update(models, batch.counts(), start=theta, extras=moments, receives=theta | gaussians)
 
-    def _pairs(self, block: Block) -> tuple[Tensor, Tensor]:
-        losses = component_losses(self.components, block)
-        z = torch.cat([self._embedded(piece) for piece in block.pieces()])
+    def _gaussians(self) -> Models:
+        return {"means": self.means, "covariances": self.covariances}
+
+    def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
+        losses = component_losses(self.components, batch)
+        z = torch.cat([self._embedded(piece) for piece in batch.pieces()])
         log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
-    def _embedded(self, block: Block) -> Tensor:
-        return embedded(block.vectors(self.parameter_dtype), self.center, self.projection)
+    def _embedded(self, batch: Block) -> Tensor:
+        return embedded(batch.vectors(self.parameter_dtype), self.center, self.projection)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""
@@ -149,12 +147,6 @@ class FedGMM(FederatedAlgorithm):
             old = (self.means, self.covariances)
             self.means, self.covariances = fitted(*old, means.extras, self.regularization)
         super().server_update(means, round_)
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """The components each way; the Gaussians down, and their moments up."""
-        m, size = len(self.components), self.joint.element_size() / self.message_bytes
-        gaussians = (self.means.numel() + self.covariances.numel()) * size
-        return Transmission(down=m + gaussians, up=m + gaussians + self.n_gaussians * size)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
@@ -166,32 +158,32 @@ class FedGMM(FederatedAlgorithm):
         models["joint"] = self.joint[clients].view(-1, 1, self.n_gaussians, len(self.components))
         return OwnModels(network, models, self.joint.new_ones(len(clients), 1))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """E-steps and updates of pi alone, from uniform weights."""
-        block, joint = federation.block(clients, "train"), torch.full_like(self.joint[clients], 1 / self.joint.shape[1])
-        if len(block.index):
-            pairs = self._pairs(block)[1]
+        batch, joint = data.block(clients, "train"), torch.full_like(self.joint[clients], 1 / self.joint.shape[1])
+        if len(batch.index):
+            pairs = self._pairs(batch)[1]
             for _ in range(self.personalize_steps):
-                joint = mixture_weights(responsibilities(joint, pairs, block.owner), block.owner, joint)
+                joint = mixture_weights(responsibilities(joint, pairs, batch.owner), batch.owner, joint)
         self.joint[clients] = joint
 
-    def log_density(self, block: Block) -> Tensor:
-        """log p(e(x) | t) of the block's samples under their clients' Gaussians, [n]; low values are novel inputs."""
-        prior = self.joint[block.clients].view(-1, self.n_gaussians, len(self.components)).sum(dim=2).log()
+    def log_density(self, batch: Block) -> Tensor:
+        """log p(e(x) | t) of the batch's samples under their clients' Gaussians, [n]; low values are novel inputs."""
+        prior = self.joint[batch.clients].view(-1, self.n_gaussians, len(self.components)).sum(dim=2).log()
         white = whitening(self.covariances)
-        found = [log_densities(self._embedded(piece), self.means, white) for piece in block.pieces()]
-        return torch.logsumexp(torch.cat(found) + prior[block.owner], dim=1)
+        found = [log_densities(self._embedded(piece), self.means, white) for piece in batch.pieces()]
+        return torch.logsumexp(torch.cat(found) + prior[batch.owner], dim=1)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores all clients; adds the means of `log_density` over their training and test samples."""
         super().test_step(batch, batch_idx)
         clients = all_scored_clients(self, batch)
         for split in ("train", "test"):
-            block = batch.block(clients, split)
+            part = batch.block(clients, split)
             column = torch.full((len(clients), 1), torch.nan, dtype=torch.float64, device=clients.device)
-            if len(block.index):
-                found = client_means(self.log_density(block).double().unsqueeze(1), block)
-                column = torch.where(block.counts().unsqueeze(1) > 0, found, column)
+            if len(part.index):
+                means = client_means(self.log_density(part).double().unsqueeze(1), part)
+                column = torch.where(part.counts().unsqueeze(1) > 0, means, column)
             self.clients[f"{split}_log_density"] = column[:, 0].cpu().numpy()
 
     def _columns(self, joint: Tensor) -> dict[str, Tensor]:

@@ -4,23 +4,20 @@ Guo, Tang, Lin: "FedRC: Tackling Diverse Distribution Shifts Challenge in Federa
 2024, arXiv 2301.12379. Components then separate clients who mean different things by a label, and not labels.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.checks import check_classes
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.heads import owner_and_class
-from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt
 from fedem_lightning.tasks import known
 
@@ -38,31 +35,35 @@ class FedRC(FedEM):
 
     def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        more = "sums of q by label, beside models"
-        self.facts = replace(self.facts, released=(*(self.facts.released or ()), more))
-        self.states.declare("label_shares", torch.zeros(0, 0), Owner.SERVER)
+        self.register_buffer("label_shares", torch.zeros(0, 0))
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Labels are classes; their shares start even."""
-        super().prepare(federation)
-        check_classes(self, federation)
+        super().prepare(data)
+        check_classes(self, data)
         if not self.label_shares.numel():
-            task: Any = federation.task
+            task: Any = data.task
             self.label_shares = self.pi.new_full((len(self.components), task.n_classes), 1 / task.n_classes)
 
-    def e_step_losses(self, losses: Tensor, block: Block) -> Tensor:
+    def e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
         """l_im + log p(y_i; m): exp(-l) is divided by p; in a sequence by that of every label."""
-        return losses + (self._labels(block) @ self.label_shares.log().T).to(losses)
+        return losses + (self._labels(batch) @ self.label_shares.log().T).to(losses)
 
-    def extras(self, q: Tensor, block: Block) -> Models:
+    def client_update(self, batch: Block, round_: int) -> Update:
+        """As FedEM; clients also receive the shares of labels."""
+        update = super().client_update(batch, round_)
+        shares = self.label_shares.expand(len(batch.clients), *self.label_shares.shape)
+        return update._replace(receives=update.start | {"labels": shares})
+
+    def extras(self, q: Tensor, batch: Block) -> Models:
         """The means over a client's samples of q_im for each label y_i, [C, M Y]."""
-        y, (m, n_classes) = block.y(), self.label_shares.shape
+        y, (m, n_classes) = batch.y(), self.label_shares.shape
         known_labels = known(y).flatten()
-        place = owner_and_class(block.owner, y, n_classes)[known_labels]
+        place = owner_and_class(batch.owner, y, n_classes)[known_labels]
         each = q.to(self.pi).expand(-1, m)  # [n, M]; of one model in a warm-up
         each = each.repeat_interleave(y[0].numel() if len(y) else 1, dim=0)[known_labels]
-        sums = add_by_owner(self.pi.new_zeros(len(block.clients) * n_classes, m), place, each)  # [C Y, M]
-        means = sums.view(-1, n_classes, m).transpose(1, 2) / block.counts().view(-1, 1, 1).to(sums)  # [C, M, Y]
+        sums = add_by_owner(self.pi.new_zeros(len(batch.clients) * n_classes, m), place, each)  # [C Y, M]
+        means = sums.view(-1, n_classes, m).transpose(1, 2) / batch.counts().view(-1, 1, 1).to(sums)  # [C, M, Y]
         return {"labels": means.flatten(1)}
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -73,20 +74,8 @@ class FedRC(FedEM):
             means = means._replace(extras={name: rows for name, rows in means.extras.items() if name != "labels"})
         super().server_update(means, round_)
 
-    def transmission(self, clients: Tensor) -> Transmission:
-        """As FedEM, and the shares and sums of labels."""
-        sent = super().transmission(clients)
-        numbers = self.label_shares.numel() * self.label_shares.element_size() / self.message_bytes
-        return sent._replace(down=sent.down + numbers, up=sent.up + numbers)
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """As FedEM, and no label at all."""
-        sent = super().unmoved(clients, n_train)
-        none = self.label_shares.new_zeros(len(clients), self.label_shares.numel())
-        return sent._replace(extras={**sent.extras, "labels": none})
-
-    def _labels(self, block: Block) -> Tensor:
+    def _labels(self, batch: Block) -> Tensor:
         """How often each sample has each label, [n, Y]."""
-        y = block.y().flatten(1) if block.y().ndim > 1 else block.y().unsqueeze(1)  # [n, L]
+        y = batch.y().flatten(1) if batch.y().ndim > 1 else batch.y().unsqueeze(1)  # [n, L]
         counts = self.label_shares.new_zeros(len(y), self.label_shares.shape[1])
         return counts.scatter_add_(1, y.long().clamp(min=0), known(y).to(counts))

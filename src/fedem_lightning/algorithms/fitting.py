@@ -10,7 +10,6 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits
-from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.algorithms.heads import use_computed_head, whose_parts
 from fedem_lightning.algorithms.server_step import check_optimizers
 from fedem_lightning.algorithms.trainer_options import check_trainer
@@ -19,7 +18,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def check_start(algorithm: "FederatedAlgorithm") -> None:
@@ -57,15 +56,13 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
         engine.give_up()
     statistics.plan(algorithm.trainer.max_epochs or 0)
     chosen = algorithm.made_with.get("client_optimizer") is not None
-    if algorithm.facts.uses_client_optimizer and not chosen and not statistics.rounds:
+    if local.takes_steps and not chosen and not statistics.rounds:
         rank_zero_only(print)(
             f"learning rate {local.optimizer.lr:g}, the default, nobody chose it for these data; "
             f"client_optimizer=ClientSGD(lr=...) sets another\nlocal training: {local.in_words()}"
         )
     if line := whose_parts(algorithm):
         rank_zero_only(print)(line)
-    if local.optimizer.adaptive and algorithm.facts.with_adaptive and not statistics.rounds:
-        rank_zero_only(print)(f"{type(local.optimizer).__name__}: {algorithm.facts.with_adaptive}")
 
 
 def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
@@ -109,7 +106,7 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
 def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
     """For methods with `pi`: its means over the clients that train, pi/mean_0, ..., and pi/entropy in nats."""
-    pi = known_pi(algorithm)
+    pi = algorithm.known_pi
     if pi is None:
         return {}
     weights = pi[federation.clients()].double()  # [C, M]

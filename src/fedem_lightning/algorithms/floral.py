@@ -4,21 +4,19 @@ Almansoori, Horváth, Takáč: "Collaborative and Efficient Personalization with
 2410.03497.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import wrapped
 from fedem_lightning.models.routed_adapters import ROUTER, RoutedAdapters
@@ -50,11 +48,6 @@ class FLoRAL(PartialAveraging):
 
     """
 
-    facts = Facts(
-        released=("means of the routers' weights, beside models",),
-        mixes=True,
-        with_adaptive="the router's own rate has no effect",
-    )
     pi: Tensor  # the adapters' weights p [T, M]; rows sum to 1
 
     def __init__(
@@ -75,28 +68,24 @@ class FLoRAL(PartialAveraging):
         plain = self.aggregation.is_plain and self.compression is None and self.faults is None
         needs = "component_weights=router: it needs aggregation=mean without a limit, no compression and no faults"
         require(plain or not self.by_router, f"{needs}; use component_weights=samples")
-        if not self.by_router:
-            self.facts = replace(self.facts, released=())
+        self.private_ok = not self.by_router  # means of the routers' weights are sent beside models
         self.keep([ROUTER])
         self.adapters: list[str] = self.components[0].adapters  # type: ignore[assignment]
-        self.states.declare(
-            "pi", torch.full((n_clients, n_components), 1 / n_components), Owner.CLIENT, columns="pi_{m}"
-        )
+        self.pi = self.per_client(torch.full((n_clients, n_components), 1 / n_components), column="pi_{m}")
 
-    def local_step(self, block: Block, round_: int) -> LocalStep:
+    def local_step(self) -> Step:
         """A step on network, adapters and router together."""
-        options = {"router_rate": self.router_rate, "precondition": self.precondition}
-        return self.local.step(block, round_, FLoRALStep, **options)
+        return Step(FLoRALStep, router_rate=self.router_rate, precondition=self.precondition)
 
-    def kept_and_sent(self, block: Block, trained: Models) -> Sent:
+    def keep_and_send(self, batch: Block, trained: Models) -> Update:
         """The network and the adapters, or p_tm times adapter m, and p_t: the server takes means over n_t of both."""
-        sent, p = super().kept_and_sent(block, trained), trained[ROUTER].squeeze(1).softmax(dim=1)  # [C, M]
-        self.pi[block.clients] = p.to(self.pi)
+        update, p = super().keep_and_send(batch, trained), trained[ROUTER].squeeze(1).softmax(dim=1)  # [C, M]
+        self.pi[batch.clients] = p.to(self.pi)
         if not self.by_router:
-            return sent
-        adapters = {name: sent.models[name] for name in self.adapters}  # [C, 1, M, ...]
+            return update
+        adapters = {name: update.models[name] for name in self.adapters}  # [C, 1, M, ...]
         weighed = {name: rows * along(p.unsqueeze(1).to(rows), rows) for name, rows in adapters.items()}
-        return sent._replace(models=sent.models | weighed, extras={"share": p})
+        return update._replace(models=update.models | weighed, extras={"share": p})
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Adapter m <- sum_t n_t p_tm adapter_tm / sum_t n_t p_tm; the rest of the network <- its mean over n_t."""
@@ -107,14 +96,9 @@ class FLoRAL(PartialAveraging):
             means = means._replace(models=means.models | adapters, extras={})
         super().server_update(means, round_)
 
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The shared part, and the smallest weights."""
-        sent = super().unmoved(clients, n_train)
-        return sent._replace(extras={"share": torch.zeros_like(self.pi[clients])}) if self.by_router else sent
-
-    def evaluation_components(self, federation: Federation) -> Models:
+    def evaluation_components(self, data: Federation) -> Models:
         """Model m is the network with adapter m alone, [M, ...]."""
-        m, network = self.pi.shape[1], super().evaluation_components(federation)  # [1, ...]
+        m, network = self.pi.shape[1], super().evaluation_components(data)  # [1, ...]
         models = {name: rows.expand(m, *rows.shape[1:]) for name, rows in network.items()}
         return models | {ROUTER: CERTAIN * torch.eye(m).to(models[ROUTER])}
 

@@ -15,7 +15,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.models.parts import users_network
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def grown(algorithm: "FederatedAlgorithm", n_more: int) -> "FederatedAlgorithm":

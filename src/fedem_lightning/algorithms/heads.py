@@ -13,7 +13,7 @@ from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import parameters
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, begun: bool = False) -> None:

@@ -4,23 +4,19 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Section 4, Figure 1. With random hypotheses at the start it is IFCA (Ghosh et al. 2020, arXiv 2006.04088).
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Models, Sent, all_finite
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.initialization import AT_CLIENTS, load_models, train_on_each
+from fedem_lightning.aggregation import Models, Update, all_finite
+from fedem_lightning.algorithms.initialization import load_models, train_on_each
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
-from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import PositiveInt
 
@@ -43,9 +39,7 @@ class HypCluster(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("which hypothesis each client has chosen",), personalizes_seen=True, chooses_one=True, mixes=True
-    )
+    personalizes_seen = True
     cluster: Tensor  # f(k), int64 [T]
 
     def __init__(
@@ -58,55 +52,47 @@ class HypCluster(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
+        self.train_one_component()
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initial_epochs = initial_epochs
         self._starts_at_clients = initialization != "random" and n_components > 1
-        if self._starts_at_clients:
-            self.facts = replace(self.facts, needs_one_machine=AT_CLIENTS)
         none = torch.zeros(n_clients, dtype=torch.int64)
-        self.states.declare("cluster", none, Owner.REPORTED, columns="cluster", groups=True)
+        self.cluster = self.per_client(none, column="cluster", held_by="both")
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Trains the hypotheses on random clients (Fig. 1), which are drawn repeatedly if there are fewer than q."""
         if not self._starts_at_clients:  # a single hypothesis starts where FedAvg does
-            return super().initialize(federation)
-        clients, q = federation.clients(), len(self.components)
+            return super().initialize(data)
+        clients, q = data.clients(), len(self.components)
         drawn = generator(self.seed, Purpose.INITIAL).choice(len(clients), size=q, replace=q > len(clients))
         candidates, which = clients[torch.from_numpy(drawn).to(clients.device)].unique(return_inverse=True)
-        trained = train_on_each(self, federation, candidates, self.initial_epochs)  # [P, 1, ...]
+        trained = train_on_each(self, data, candidates, self.initial_epochs)  # [P, 1, ...]
         finite = all_finite(trained).nonzero().squeeze(1)
         some = "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr"
         require(len(finite) > 0, some)
         load_models(self.components, {name: rows[finite[which % len(finite)], 0] for name, rows in trained.items()})
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The client chooses a hypothesis, trains it, and sends it with its index."""
-        self.personalize_block(block)
-        models = self.local.solve(self._chosen(block.clients), block, round_)  # h_{k, f(k)}  [C, 1, ...]
-        return Sent(models, block.counts(), group=self.cluster[block.clients], n_groups=len(self.components))
+        self.choose(batch)
+        t, h = batch.clients, self._chosen(batch.clients)  # h_{f(k)}  [C, 1, ...]
+        models = self.local_sgd(h, batch, round_)
+        by_hypothesis: dict[str, Any] = {"group": self.cluster[t], "n_groups": len(self.components)}
+        return Update(models, batch.counts(), start=h, receives=self.received(t), **by_hypothesis)
 
-    def personalize_block(self, block: Block) -> None:
+    def choose(self, batch: Block) -> None:
         """f(k) = argmin_i L_k(h_i), Eq. 4; ties: the lowest i. A client without samples keeps its hypothesis."""
-        losses = self.losses(block)  # [n, q]
-        nearest = client_means(losses, block).sort(dim=1, stable=True).indices[:, 0]  # NaN counts as largest
-        self.cluster[block.clients] = torch.where(block.counts() > 0, nearest, self.cluster[block.clients])
-        chosen = self.cluster[block.clients][block.owner].unsqueeze(1)
-        self.round_metrics.add("objective", losses.gather(1, chosen))  # Eq. 3
+        losses = self.losses(batch)  # [n, q]
+        nearest = client_means(losses, batch).sort(dim=1, stable=True).indices[:, 0]  # NaN counts as largest
+        self.cluster[batch.clients] = torch.where(batch.counts() > 0, nearest, self.cluster[batch.clients])
+        chosen = self.cluster[batch.clients][batch.owner].unsqueeze(1)
+        self.measure("objective", losses.gather(1, chosen))  # Eq. 3
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Each client chooses its hypothesis (Eq. 4)."""
-        for block in self.local.blocks(federation, clients):
-            self.personalize_block(block)
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The hypothesis that each client has chosen."""
-        group = torch.zeros_like(clients)
-        return Sent(self._chosen(clients), n_train.clamp(min=1), group, n_groups=len(self.components))
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """All q hypotheses down, one model up from each client."""
-        return Transmission(down=len(self.components), up=1)
+        for batch in self.batches(data, clients):
+            self.choose(batch)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its hypothesis."""
@@ -114,7 +100,7 @@ class HypCluster(FederatedAlgorithm):
 
     def _chosen(self, clients: Tensor) -> Models:
         """The hypothesis of each client, [C, 1, ...]."""
-        hypotheses = self.broadcast(clients[:1])  # [1, q, ...]
+        hypotheses = self.received(clients[:1])  # [1, q, ...]
         return {name: rows[0, self.cluster[clients]].unsqueeze(1) for name, rows in hypotheses.items()}
 
     @property

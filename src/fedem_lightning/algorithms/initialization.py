@@ -7,7 +7,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models, Sent, WeightedMean
+from fedem_lightning.aggregation import Models, Update, WeightedMean
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.models.components import arranged
@@ -17,11 +17,7 @@ from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.uploads import count_special_round
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
-
-
-AT_CLIENTS = "starts at models of single clients (algorithm.initialization=random does not)"
-"""Why a method does not run under Flower, see `Facts.needs_one_machine`."""
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 def clustered_models(
@@ -55,7 +51,7 @@ def clustered_models(
     each = [_mean_losses(algorithm, federation, candidates, trained, int(s)) for s in chosen]
     group = _groups(torch.stack(each, dim=1).double().cpu().numpy(), chosen, n_models, algorithm.seed)
     mean, counts = WeightedMean(), federation.splits["train"].counts(candidates)
-    mean.add(Sent(trained, counts, group=torch.from_numpy(group).to(candidates), n_groups=n_models))
+    mean.add(Update(trained, counts, {}, group=torch.from_numpy(group).to(candidates), n_groups=n_models))
     means = mean.compute()
     assert means is not None  # the candidates' models are finite
     models = {name: rows[torch.arange(n_models) % int(group.max() + 1)] for name, rows in means.models.items()}
@@ -96,8 +92,8 @@ def train_on_each(algorithm: "FederatedAlgorithm", federation: Federation, candi
     parts = []
     algorithm.local.observer.begin("starting points", len(candidates))
     for block in algorithm.local.blocks(federation, candidates):
-        start = {name: tensor[:, :1] for name, tensor in algorithm.broadcast(block.clients).items()}
-        parts.append(algorithm.local.solve(start, block, 0, epochs=epochs, momentum=None))
+        start = {name: tensor[:, :1] for name, tensor in algorithm.received(block.clients).items()}
+        parts.append(algorithm.local_sgd(start, block, 0, epochs=epochs, state=None))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -8,21 +8,18 @@ xi = 1 all models move towards their mean. A round here is all gradient steps be
 with J = 0 the mean is still that of the round before (or of the common start), and every client has it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.network import Transmission
@@ -44,11 +41,8 @@ class L2SGD(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        needs_one_machine="changes the clients' models on the server",
-        uses_server_optimizer=False,
-        needs_sgd="has the rate of gradient steps in its objective, lambda = rho p / (lr (1 - p))",
-    )
+    needs_sgd = True  # the rate of gradient steps is in its objective, lambda = rho p / (lr (1 - p))
+    one_process = True  # the server changes the clients' models
 
     def __init__(
         self,
@@ -61,25 +55,24 @@ class L2SGD(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         require(self.local.steps is None, "local_steps: L2SGD draws them; set probability instead")
         self.pull, self.probability = pull, probability
-        self.models = ClientStore.of_components(n_clients, self.components)  # x_t, rows [1, ...]
-        self._exchanged = True  # whether models were sent in the last round
-        sizes = ("clients' numbers of samples, from which algorithm.probability follows",)
-        self.facts = replace(self.facts, released=sizes if probability is None else ())
+        self.models = self.per_client(self.components, held_by="both")  # x_t, rows [1, ...]
+        self.private_ok = probability is not None  # else it follows from the clients' numbers of samples
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The J local steps (xi = 0)."""
-        steps = self.local_steps_of(block.federation, round_)
-        x = self.local.solve(self.models.read(block.clients), block, round_, steps=steps)
-        self.models.write(block.clients, x)
-        return Sent(x, torch.ones_like(block.counts()))  # x_bar is a plain mean
+        steps = self.local_steps_of(batch.federation, round_)
+        start = self.models[batch.clients]  # [C, 1, ...]
+        x = self.local_sgd(start, batch, round_, steps=steps)
+        self.models[batch.clients] = x
+        return Update(x, torch.ones_like(batch.counts()), start=start)  # x_bar is a plain mean
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """x_t <- (1 - rho) x_t + rho x_bar for the cohort (xi = 1); x_bar becomes the shared component."""
         if means is not None:
             for clients in round_.cohort.split(256):
-                x = self.models.read(clients)  # [C, 1, ...]
+                x = self.models[clients]  # [C, 1, ...]
                 pulled = {name: x[name].lerp(mean, self.pull) for name, mean in floats(means.models).items()}
-                self.models.write(clients, x | pulled)
+                self.models[clients] = x | pulled
             for name, tensor in self.components[0].state_dict(keep_vars=True).items():
                 if name in means.models:
                     tensor.data.copy_(means.models[name][0])
@@ -89,33 +82,24 @@ class L2SGD(FederatedAlgorithm):
             or len(draw_cohort(self, round_.federation, round_.number)) < len(round_.federation.clients())
             or any(network.deadline is not None for network in self.networks.values())
         )
-        self._exchanged = always or self.local_steps_of(round_.federation, round_.number) > 0
-        self.server.step()
+        exchanged = int(always or self.local_steps_of(round_.federation, round_.number) > 0)
+        self.traffic = Transmission(down=exchanged, up=exchanged)
 
-    def transmission(self, clients: Tensor) -> Transmission:
-        """One model each way; none in a round without a local step."""
-        return Transmission(down=int(self._exchanged), up=int(self._exchanged))
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """The gradients of J batches."""
-        counts = federation.splits["train"].counts(clients)
-        return self.local_steps_of(federation, round_) * counts.clamp(max=self.local.batch_size)
-
-    def local_steps_of(self, federation: Federation, round_: int) -> int:
+    def local_steps_of(self, data: Federation, round_: int) -> int:
         """J, the number of xi = 0 before the next xi = 1; the same for all clients."""
         p = self.probability
         if p is None:
-            counts = federation.splits["train"].counts(federation.clients())
+            counts = data.splits["train"].counts(data.clients())
             p = 1 / (1 + self.local.epochs * float((-(-counts // self.local.batch_size)).double().mean()))
         return int(generator(self.seed, Purpose.LOCAL_STEPS, round_).geometric(p)) - 1
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with x_t; a client that never took part has x_bar."""
-        return self.own_models(self.models.read(clients, self.broadcast(clients)))
+        return self.own_models(self.models.get(clients, self.received(clients)))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes x_bar."""
-        self.models.write(clients, self.broadcast(clients))
+        self.models[clients] = self.received(clients)
 
 
 def floats(models: Models) -> Models:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.engine import AutoEngine, Engine
 from fedem_lightning.history import RoundObserver, Statistics
-from fedem_lightning.local_solver import GradientStep, Learner, LocalStep, shuffled_batches
+from fedem_lightning.local_solver import GradientStep, LocalStep, Step, shuffled_batches, visits
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
@@ -40,13 +40,14 @@ class LocalTraining:
         statistics: Statistics,
     ) -> None:
         self.network, self.n_clients, self.n_models, self.seed = network, n_clients, n_models, seed
-        self.gradients = n_models  # of a sample in a step; 1 where models train as one network
+        self.takes_steps = True  # False: the method has no use for the client optimiser
         self.optimizer, self.epochs, self.steps, self.batch_size = optimizer, epochs, steps, batch_size
         self.engine_choice, self.statistics = engine, statistics
         self._engine: Engine | None = None
         self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
-        self.momentum = self.momentum_store()
+        self.momentum = self.optimizer_state()
         self.observer = RoundObserver()
+        self.work: list[tuple[Tensor, Tensor]] = []  # clients, and their gradients of single samples, since `begin`
 
     # --- what training takes ----------------------------------------------------------------------------------------
 
@@ -80,10 +81,6 @@ class LocalTraining:
         of_whom = f"{steps} ({fewest} samples), {largest} of the largest ({most})"
         return f"{said}{passes}: {of_whom}"
 
-    def step(self, block: Block, round_: int, kind: type[LocalStep] = LocalStep, **options: Any) -> LocalStep:
-        """A local step of class `kind`, at the round's learning rate."""
-        return kind(self.network, kind.loss_of(block.federation.task), self.optimizer, self.lr_at(round_), **options)
-
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
         learner_bytes = round(self.n_models * model_bytes(self.network) * self.optimizer.size)
@@ -94,80 +91,82 @@ class LocalTraining:
         params = trained_parameters(self.network)
         return {name: p.new_zeros(self.n_models, *p.shape) for name, p in params.items()}
 
-    def momentum_store(self) -> ClientStore | None:
-        """Room for the optimiser's momentum, or moments, that stay with clients; None if they restart in every round.
-
-        A method whose clients train second models of their own keeps the momentum of those in a store of their own.
-        """
+    def optimizer_state(self) -> ClientStore | None:
+        """Room for the optimiser's momentum, or moments, that stay with clients; None: they restart in every round."""
         if not (self.optimizer.remembers and self.optimizer.state == "keep"):
             return None
-        return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True, alone=True)
+        return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True)
 
     # --- training ---------------------------------------------------------------------------------------------------
 
-    def solve(self, models: Models, block: Block, round_: int, weights: Tensor | None = None, **options: Any) -> Models:
-        """LocalSolver of Alg. 2: the models [C, M, ...] after `train`, parameters and buffers."""
-        trained = self.train(models, block, round_, weights, **options)
-        return trained["params"] | trained["buffers"]
+    def visits(self, counts: Tensor, epochs: float | None = None, steps: int | None = None) -> Tensor:
+        """Visits of samples by clients with so many [C], int64 [C]; None: the passes, or steps, of every round."""
+        steps = self.steps if epochs is None and steps is None else steps
+        if steps is not None:
+            return steps * counts.clamp(max=self.batch_size)
+        return visits(counts, self.epochs if epochs is None else epochs)
 
-    def train(
+    def sgd(
         self,
         models: Models,
         block: Block,
         round_: int,
         weights: Tensor | None = None,
         *,
-        step: LocalStep | None = None,
-        extra: Learner | None = None,
+        step: Step | None = None,
         epochs: float | None = None,
         steps: int | None = None,
         only: Collection[str] | None = None,
-        momentum: ClientStore | Literal["of the sent"] | None = "of the sent",
+        state: ClientStore | Literal["of the sent"] | None = "of the sent",
+        optimizer: ClientOptimizer | None = None,
         quiet: bool = False,
-    ) -> Learner:
-        """`epochs` passes, or `steps` steps, over each client's training samples.
+    ) -> Models:
+        """LocalSolver of Alg. 2: `epochs` passes, or `steps` steps, over each client's training samples.
 
         Args:
             models: where each client starts, [C, M, ...].
             block: the clients and their samples.
             round_: number of the round, from 0; it sets shuffling and learning rate.
             weights: of the samples in each model's loss, [n, M]; None: 1.
-            step: the local step; None: that of `step`.
-            extra: tensors that the step needs beside "params", "buffers" and "momentum", each [C, M, ...].
+            step: a local step of the method's own, such as `near(w, mu)`; None: SGD's.
             epochs, steps: passes, or steps; None: those of every round.
             only: names of the parameters that train; the others stay as they are. None: all.
-            momentum: where the momentum of these models is kept, from `momentum_store`; "of the sent": with that of the
-                models that clients send; None: nowhere, it starts at zero.
+            state: where the client optimiser's state for these models is kept, from `optimizer_state`; "of the sent":
+                with that of the models that clients send; None: nowhere, it starts anew.
+            optimizer: in place of the clients' own, at its own learning rate.
             quiet: whether this training is left out of the progress bar.
 
         Returns:
-            The learners after the local steps, each tensor [C, M, ...]; "buffers" has the parameters that do not train.
+            The models after the local steps, parameters and buffers, [C, M, ...].
 
         """
-        step = step or self.step(block, round_)
-        params = [name for name in trained_parameters(self.network) if only is None or name in only]
-        kept = self.momentum if isinstance(momentum, str) else momentum
-        trained_models = {name: models[name] for name in params}
-        memory = step.optimizer.init(trained_models, axes=2)
+        chosen = step or Step(LocalStep)
+        sgd, rate = (self.optimizer, self.lr_at(round_)) if optimizer is None else (optimizer, optimizer.lr)
+        local_step = chosen.made(self.network, block.federation.task, sgd, rate)
+        names = [name for name in trained_parameters(self.network) if only is None or name in only]
+        trained_models = {name: models[name] for name in names}
+        n_models = next(iter(models.values())).shape[1]
+        memory, kept = sgd.init(trained_models, axes=2), self.momentum if isinstance(state, str) else state
         if kept is not None:  # one trained model may stand for M equal ones
-            n_models = next(iter(models.values())).shape[1]
-            memory = {name: t[:, :n_models] for name, t in kept.read(block.clients).items() if name in memory}
+            memory = {name: t[:, :n_models] for name, t in kept[block.clients].items() if name in memory}
         learners = {
             "params": trained_models,
-            "buffers": {name: tensor for name, tensor in models.items() if name not in params},
+            "buffers": {name: tensor for name, tensor in models.items() if name not in trained_models},
             "momentum": memory,
-            **(extra or {}),
+            **chosen.tensors,
         }
         steps = self.steps if epochs is None and steps is None else steps
         epochs = self.epochs if epochs is None else epochs
         batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
+        self.work.append((block.clients, self.visits(batches.counts, epochs, steps) * n_models * local_step.gradients))
         self.network.train()
         progress = (lambda clients: None) if quiet else self.observer.advance
-        trained = self.engine.run(step, learners, block, batches, weights, progress)
+        trained = self.engine.run(local_step, learners, block, batches, weights, progress)
         if kept is not None:
             rows = {name: t.expand(-1, self.n_models, *t.shape[2:]) for name, t in trained["momentum"].items()}
-            kept.write(block.clients, rows if only is None else kept.read(block.clients) | rows)
-        return trained
+            kept[block.clients] = rows if only is None else kept[block.clients] | rows
+        chosen.after = {name: trained[name] for name in chosen.tensors}
+        return trained["params"] | trained["buffers"]
 
     def summed_gradients(self, models: Models, block: Block, round_: int) -> Models:
         """The sum of grad l over each client's samples, at models [C, M, ...] in training mode; `round_` shuffles.
@@ -175,8 +174,6 @@ class LocalTraining:
         NaN and infinity become 0, so that a client whose loss overflows does not reach the others.
         """
         zeros = {name: torch.zeros_like(models[name]) for name in trained_parameters(self.network)}
-        step = self.step(block, round_, GradientStep)
-        found = self.train(
-            models, block, round_, step=step, extra={"total": zeros}, epochs=1, momentum=None, quiet=True
-        )
-        return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in found["total"].items()}
+        step = Step(GradientStep, {"total": zeros})
+        self.sgd(models, block, round_, step=step, epochs=1, state=None, quiet=True)
+        return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in step.after["total"].items()}

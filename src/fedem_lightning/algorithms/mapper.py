@@ -6,16 +6,13 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 
 from typing import Any
 
-from torch import Tensor
-
 from fedem_lightning.adaptation import Adaptation, Interpolate
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.local_solver import Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 
 
@@ -32,7 +29,7 @@ class Mapper(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    private_ok = True
 
     def __init__(
         self, backbone: Backbone, n_clients: int, adaptation: Adaptation | None = None, **options: Any
@@ -42,20 +39,12 @@ class Mapper(FederatedAlgorithm):
         require(joint, "adaptation: Mapper needs mapper, or none for its defaults")
         super().__init__(backbone, n_clients, n_components=1, adaptation=interpolation, **options)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Solves Eq. 10 and 11 for the received h_c; then takes local steps of h_c with h_l fixed (Eq. 12)."""
         assert isinstance(self.adaptation, Interpolate)
-        h_c = self.broadcast(block.clients)  # [C, 1, ...]
-        h_l, share = self.adaptation.fit(self, self.own_models(h_c), block)  # Eq. 10, 11
-        fixed = self.own_models(h_l).losses(block)  # [n, 1]
-        weights = log_odds(1 - share[block.owner].unsqueeze(1).to(fixed), fixed)
-        step = self.local.step(block, round_, MixtureStep)
-        models = self.local.solve(h_c, block, round_, weights, step=step)  # Eq. 12
-        return Sent(models, block.counts())
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """The gradients of h_c, and those of h_l for each lambda of the grid above 0."""
-        assert isinstance(self.adaptation, Interpolate)
-        n_local = sum(value > 0 for value in self.adaptation.lambdas)
-        counts = federation.splits["train"].counts(clients)
-        return super().local_work(federation, clients, round_) + n_local * self.adaptation.epochs * counts
+        h_c = self.received(batch.clients)  # [C, 1, ...]
+        h_l, share = self.adaptation.fit(self, self.own_models(h_c), batch)  # Eq. 10, 11
+        fixed = self.own_models(h_l).losses(batch)  # [n, 1]
+        weights = log_odds(1 - share[batch.owner].unsqueeze(1).to(fixed), fixed)
+        models = self.local_sgd(h_c, batch, round_, weights, step=Step(MixtureStep))  # Eq. 12
+        return Update(models, batch.counts(), start=h_c)

@@ -19,15 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Means
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
@@ -77,13 +75,8 @@ class MOCHA(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("every client's model, and its relation to the others'",),
-        needs_one_machine="relates the clients' tasks on the server",
-        uses_server_optimizer=False,
-        uses_client_optimizer=False,
-        sends_updates=False,
-    )
+    sends_models = False
+    one_process = True  # the server relates the clients' tasks
 
     alpha: Tensor  # dual variables [T, max_t n_t], padded with zeros; [T, 0] before the first round
     b: Tensor  # (1/n_t) X_t^T alpha_t  [T, d]
@@ -106,29 +99,30 @@ class MOCHA(FederatedAlgorithm):
         self.work, self.stragglers = work, stragglers
         layer = linear_layer(self.components[0])
         self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
-        self.states.declare("alpha", torch.zeros(n_clients, 0), Owner.CLIENT)
-        self.states.declare("b", torch.zeros(n_clients, d), Owner.CLIENT)
-        self.states.declare("w", torch.zeros(n_clients, d), Owner.SERVER)
-        self.states.declare("sigma", torch.eye(n_clients) / n_clients, Owner.SERVER)
+        self.local.takes_steps = False  # of the client optimiser
+        self.alpha = self.per_client(torch.zeros(n_clients, 0))
+        self.b = self.per_client(torch.zeros(n_clients, d))
+        self.register_buffer("w", torch.zeros(n_clients, d))
+        self.register_buffer("sigma", torch.eye(n_clients) / n_clients)
 
-    def client_update(self, block: Block, round_: int) -> None:
+    def client_update(self, batch: Block, round_: int) -> None:
         """Each client takes H_t coordinate steps of b_t and alpha_t."""
         if not self.alpha.shape[1]:
-            self.alpha = self.alpha.new_zeros(self.n_clients, int(block.federation.splits["train"].counts().max()))
-        steps = self.local_steps_of(block, round_)  # H_t
+            self.alpha = self.alpha.new_zeros(self.n_clients, int(batch.federation.splits["train"].counts().max()))
+        steps = self.local_steps_of(batch, round_)  # H_t
         order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
-        steps, block = steps[order], block.federation.block(block.clients[order], "train")
-        t, owner, n = block.clients, block.owner, block.counts()
-        turn = block.ranks()  # [n]
+        steps, batch = steps[order], batch.federation.block(batch.clients[order], "train")
+        t, owner, n = batch.clients, batch.owner, batch.counts()
+        turn = batch.ranks()  # [n]
 
-        y = 2 * block.y().to(self.parameter_dtype) - 1  # -1, +1  [n]
-        z = self.features(block).mul_(y.unsqueeze(1))  # y x  [n, d]
+        y = 2 * batch.y().to(self.parameter_dtype) - 1  # -1, +1  [n]
+        z = self.features(batch).mul_(y.unsqueeze(1))  # y x  [n, d]
         a = y * self.alpha[t[owner], turn]  # [n]
         margins = ((part * w).sum(dim=1) for part, w in zip(z.split(n.tolist()), self.w[t], strict=True))
         m = torch.cat(list(margins))  # y x^T w_t  [n]
-        self.measure(block, a, m)
+        self.measure_gap(batch, a, m)
 
-        shuffled = shuffled_batches(block, 1, 1, self.seed, round_).order[0]  # client after client
+        shuffled = shuffled_batches(batch, 1, 1, self.seed, round_).order[0]  # client after client
         taken = turn < steps[owner]
         visits = shuffled[taken][turn[taken].argsort(stable=True)]  # the first step of every client, the second, ...
         scale = self.safety * self.sigma.diagonal()[t] / self.penalty  # sigma' Sigma_tt / lambda  [C]
@@ -137,6 +131,7 @@ class MOCHA(FederatedAlgorithm):
         a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
         self.b[t] += delta_b
         self.alpha[t[owner], turn] = y * a
+        self.local.work.append((t, steps))  # a coordinate step is as much work as a sample's gradient
         self.local.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -145,7 +140,7 @@ class MOCHA(FederatedAlgorithm):
         if (round_.number + 1) % self.inner_rounds == 0:
             self.sigma = relations(self.w)
             self.w = self.primal_models()  # the old W would no longer belong to alpha, and the gap would never close
-        self.server.step()
+        self.traffic = Transmission(down=1, up=1, streams=self.n_clients)  # each client receives its own w_t
 
     def primal_models(self) -> Tensor:
         """The primal models W(alpha) = (1/lambda) B Sigma: [T, d]."""
@@ -156,37 +151,29 @@ class MOCHA(FederatedAlgorithm):
         """sigma' = max_t sum_s |Sigma_ts| / Sigma_tt, [], 1 at first; it keeps simultaneous steps from overshooting."""
         return (self.sigma.abs().sum(dim=1) / self.sigma.diagonal()).max()
 
-    def local_steps_of(self, block: Block, round_: int) -> Tensor:
+    def local_steps_of(self, batch: Block, round_: int) -> Tensor:
         """H_t, the numbers of coordinate steps, int64 [C]; a function of (seed, round, client)."""
         share: Tensor | float = self.work
         if self.stragglers is not None:
-            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, block.keys).double() / 2**32
+            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, batch.keys).double() / 2**32
             share = self.stragglers + (1 - self.stragglers) * uniform  # [C]
-        return (share * block.counts().double()).long().clamp(min=1)
+        return (share * batch.counts().double()).long().clamp(min=1)
 
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """H_t: a coordinate step is as much work as a sample's gradient."""
-        return self.local_steps_of(federation.block(clients, "train"), round_)
-
-    def features(self, block: Block) -> Tensor:
+    def features(self, batch: Block) -> Tensor:
         """A copy of the features x, with a last column of ones if there is a bias: [n, d]."""
-        x = self.w.new_ones(len(block.index), self.w.shape[1])
-        x[:, : self.n_features] = block.vectors(self.parameter_dtype)
+        x = self.w.new_ones(len(batch.index), self.w.shape[1])
+        x[:, : self.n_features] = batch.vectors(self.parameter_dtype)
         return x
 
-    def measure(self, block: Block, a: Tensor, m: Tensor) -> None:
+    def measure_gap(self, batch: Block, a: Tensor, m: Tensor) -> None:
         """Logs P / T, D / T and the duality gap at the start of the round, as means over the cohort's clients."""
-        t, owner = block.clients, block.owner
+        t, owner = batch.clients, batch.owner
         half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # the client's part of (lambda / 2) tr(W Omega W^T)  [C]
         empty = half.new_zeros(len(t))
-        primal = empty.index_add(0, owner, self.loss.primal(m)) / block.counts() + half
-        dual = empty.index_add(0, owner, self.loss.dual(a)) / block.counts() - half
+        primal = empty.index_add(0, owner, self.loss.primal(m)) / batch.counts() + half
+        dual = empty.index_add(0, owner, self.loss.dual(a)) / batch.counts() - half
         for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
-            self.round_metrics.add(name, values)
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """Every client receives its own w_t and sends delta b_t."""
-        return Transmission(down=1, up=1, streams=self.n_clients, stream_of=clients)
+            self.measure(name, values)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with w_t, as the backbone's weight and bias."""
@@ -195,16 +182,16 @@ class MOCHA(FederatedAlgorithm):
         models = {n: w.view(-1, 1, *p.shape) for (n, p), w in zip(parameters.items(), parts, strict=True)}
         return self.own_models(models)
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Checks that there are two classes, and that every client trains: unseen clients have no row in Sigma."""
-        task, found, needed = federation.task, self.n_features, n_values(federation.in_shape)
+        task, found, needed = data.task, self.n_features, n_values(data.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
         weights = getattr(task, "class_weights", None)
         require(weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
         require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
         unseen = "dataset.unseen or unseen_fraction: MOCHA has no model for clients that did not train"
-        require(bool(federation.seen.all()), unseen)
+        require(bool(data.seen.all()), unseen)
 
 
 def ascend(

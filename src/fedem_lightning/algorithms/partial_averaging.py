@@ -21,17 +21,14 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation, Finetune
-from fedem_lightning.aggregation import Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.local_solver import Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
-from fedem_lightning.models.parts import normalization_tensors, share_of_bytes, split_body_head, with_own_statistics
+from fedem_lightning.models.parts import normalization_tensors, split_body_head, with_own_statistics
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import Count
 
 
@@ -41,7 +38,7 @@ class PartialAveraging(FederatedAlgorithm):
     An unseen client trains the initial v with the newest u, which stays fixed.
     """
 
-    facts = Facts(released=())
+    private_ok = True
     private: tuple[str, ...]  # names of the tensors in v
     shared: tuple[str, ...]  # and in u
     own_epochs: int | None = None  # passes of an unseen client over its samples; None: as in a round
@@ -51,53 +48,42 @@ class PartialAveraging(FederatedAlgorithm):
         state = model_state(self.components[0])
         self.private = tuple(name for name in state if name in private)
         self.shared = tuple(name for name in state if name not in private)
-        rows = {name: state[name].unsqueeze(0) for name in self.private}
-        self.own = ClientStore(self.n_clients, rows, alone=True)  # v_t
-        self.sent_share = share_of_bytes(self.components[0], self.shared)
+        self.own = self.per_client({name: state[name].unsqueeze(0) for name in self.private})  # v_t [1, ...]
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The client trains u and v_t together; it keeps v_t and sends u."""
-        step = self.local_step(block, round_)
-        return self.kept_and_sent(block, self.local.solve(self.models_of(block.clients), block, round_, step=step))
+        models = self.local_sgd(self.models_of(batch.clients), batch, round_, step=self.local_step())
+        return self.keep_and_send(batch, models)
 
-    def local_step(self, block: Block, round_: int) -> LocalStep:
-        """The local step of clients, in a round and when they join later. Default: `LocalStep`."""
-        return self.local.step(block, round_)
+    def local_step(self) -> Step | None:
+        """The local step of clients, in a round and when they join later; None: SGD's."""
+        return None
 
     def models_of(self, clients: Tensor) -> Models:
         """(u, v_t) with the newest u, [C, 1, ...]."""
-        return self.broadcast(clients) | self.own.read(clients)
+        return self.received(clients) | self.own[clients]
 
-    def kept_and_sent(self, block: Block, trained: Models) -> Sent:
+    def keep_and_send(self, batch: Block, trained: Models) -> Update:
         """Keeps v_t of the models [C, 1, ...]; u goes to the server with weights n_t."""
-        self.own.write(block.clients, {name: trained[name] for name in self.private})
-        return Sent({name: trained[name] for name in self.shared}, block.counts())
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The shared part."""
-        models = self.broadcast(clients)
-        return Sent({name: models[name] for name in self.shared}, n_train.clamp(min=1))
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """The shared part each way."""
-        return Transmission(down=self.sent_share, up=self.sent_share)
+        w = self.received(batch.clients)
+        self.own[batch.clients] = {name: trained[name] for name in self.private}
+        sent, start = ({name: models[name] for name in self.shared} for models in (trained, w))
+        return Update(sent, batch.counts(), start=start)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with (u, v_t), with the newest u."""
         return self.own_models(self.models_of(clients))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client trains v from its initial values; u is fixed."""
-        self.own.write(clients, {name: self.broadcast(clients)[name] for name in self.private})
-        for block in self.local.blocks(federation, clients):
-            self.train_private(self.models_of(block.clients), block)
+        self.own[clients] = {name: self.received(clients)[name] for name in self.private}
+        for batch in self.batches(data, clients):
+            self.train_private(self.models_of(batch.clients), batch)
 
-    def train_private(self, models: Models, block: Block) -> None:
+    def train_private(self, models: Models, batch: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
-        round_ = self.statistics.rounds
-        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs}
-        options["step"] = self.local_step(block, round_)
-        self.kept_and_sent(block, self.local.solve(models, block, round_, **options))
+        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs, "step": self.local_step()}
+        self.keep_and_send(batch, self.local_sgd(models, batch, self.statistics.rounds, **options))
 
 
 class FedPer(PartialAveraging):
@@ -133,17 +119,17 @@ class FedBN(PartialAveraging):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.keep(normalization_tensors(self.components[0]))
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """Says so where there is nothing that clients could keep."""
-        super().initialize(federation)
+        super().initialize(data)
         if not self.private:
             rank_zero_only(print)("backbone: it has no normalisation layers, so FedBN is FedAvg")
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client estimates the statistics on its samples, then trains the normalisation's parameters."""
-        for block in self.local.blocks(federation, clients) if self.private else ():
-            models = self.broadcast(block.clients)
-            self.train_private(with_own_statistics(self.components[0], models, block, self.local.batch_size), block)
+        for batch in self.batches(data, clients) if self.private else ():
+            models = self.received(batch.clients)
+            self.train_private(with_own_statistics(self.components[0], models, batch, self.local.batch_size), batch)
 
 
 class FedRep(PartialAveraging):
@@ -165,16 +151,11 @@ class FedRep(PartialAveraging):
         self.keep(split_body_head(self.components[0], head).head)
         self.head_epochs = self.own_epochs = head_epochs
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Alg. 1: first the head, then the body."""
-        models = self.models_of(block.clients)  # [C, 1, ...]
-        models = self.local.solve(models, block, round_, only=self.private, epochs=self.head_epochs, quiet=True)
-        return self.kept_and_sent(block, self.local.solve(models, block, round_, only=self.shared))
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Gradients of the body's steps and of tau_h epochs of the head's."""
-        counts = federation.splits["train"].counts(clients)
-        return super().local_work(federation, clients, round_) + self.head_epochs * counts
+        models = self.models_of(batch.clients)  # [C, 1, ...]
+        models = self.local_sgd(models, batch, round_, only=self.private, epochs=self.head_epochs, quiet=True)
+        return self.keep_and_send(batch, self.local_sgd(models, batch, round_, only=self.shared))
 
 
 class FedBABU(FederatedAlgorithm):
@@ -187,7 +168,7 @@ class FedBABU(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    private_ok = True
 
     def __init__(
         self,
@@ -200,18 +181,10 @@ class FedBABU(FederatedAlgorithm):
         tuning = Finetune() if adaptation is None else adaptation
         super().__init__(backbone, n_clients, n_components=1, adaptation=tuning, **options)
         self.body = split_body_head(self.components[0], head).body
-        self.sent_share = share_of_bytes(self.components[0], self.body)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Local steps of phi; h is fixed."""
-        models = self.local.solve(self.broadcast(block.clients), block, round_, only=self.body)
-        return Sent({name: models[name] for name in self.body}, block.counts())
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The body."""
-        models = self.broadcast(clients)
-        return Sent({name: models[name] for name in self.body}, n_train.clamp(min=1))
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """The body each way; everybody has the head from the start."""
-        return Transmission(down=self.sent_share, up=self.sent_share)
+        w = self.received(batch.clients)  # [C, 1, ...]
+        models = self.local_sgd(w, batch, round_, only=self.body)
+        sent, start = ({name: tensors[name] for name in self.body} for tensors in (models, w))
+        return Update(sent, batch.counts(), start=start)

@@ -10,13 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import along
@@ -32,6 +30,11 @@ class MetaStep(LocalStep):
 
     inner_lr: float  # alpha
     delta: float | None  # None: FO
+
+    @property
+    def gradients(self) -> float:
+        """Two on half batches (FO), or four on thirds (HF)."""
+        return 1 if self.delta is None else 4 / 3
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """Alg. 1, lines 6-8."""
@@ -65,7 +68,8 @@ class PerFedAvg(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=(), personalizes_seen=True)
+    private_ok = True
+    personalizes_seen = True
 
     def __init__(
         self,
@@ -79,28 +83,23 @@ class PerFedAvg(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.inner_lr = inner_lr
         self.delta = delta if hessian == "differences" else None
-        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # rows [1, ...]
+        self.models = self.per_client(self.components)  # [1, ...]
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Local steps of the meta-gradient."""
-        step = self.local.step(block, round_, MetaStep, inner_lr=self.inner_lr, delta=self.delta)
-        models = self.local.solve(self.broadcast(block.clients), block, round_, step=step)
-        return Sent(models, (block.counts() > 0).long())
+        w = self.received(batch.clients)  # [C, 1, ...]
+        models = self.local_sgd(w, batch, round_, step=Step(MetaStep, inner_lr=self.inner_lr, delta=self.delta))
+        return Update(models, (batch.counts() > 0).long(), start=w)
 
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Two half batches are one gradient for each sample; HF takes four gradients on thirds."""
-        work = super().local_work(federation, clients, round_)
-        return work if self.delta is None else work * 4 // 3
-
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """theta_t <- w - alpha grad F_t(w)."""
-        for block in self.local.blocks(federation, clients):
-            w = self.broadcast(block.clients)
-            sums = self.local.summed_gradients(w, block, self.statistics.rounds)
-            scale = self.inner_lr / block.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
+        for batch in self.batches(data, clients):
+            w = self.received(batch.clients)
+            sums = self.local.summed_gradients(w, batch, self.statistics.rounds)
+            scale = self.inner_lr / batch.counts().clamp(min=1).to(self.parameter_dtype).unsqueeze(1)  # [C, 1]
             stepped = {name: w[name] - along(scale, total) * total for name, total in sums.items()}
-            self.models.write(block.clients, w | stepped)
+            self.models[batch.clients] = w | stepped
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """theta_t; a client that was never personalised has w."""
-        return self.own_models(self.models.read(clients, self.broadcast(clients)))
+        return self.own_models(self.models.get(clients, self.received(clients)))

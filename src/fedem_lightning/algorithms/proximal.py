@@ -13,14 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
-from fedem_lightning.algorithms.fedavg import ProximalStep
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step, near
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.settings.ranges import NotNegative, Positive, PositiveInt
@@ -38,7 +35,7 @@ class Ditto(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=())
+    private_ok = True
 
     def __init__(
         self,
@@ -50,38 +47,30 @@ class Ditto(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.penalty, self.own_epochs = penalty, own_epochs
-        self.own = ClientStore.of_components(n_clients, self.components, alone=True)  # v_t, rows [1, ...]
-        self.own_momentum = self.local.momentum_store()  # of v_t
+        self.own = self.per_client(self.components)  # v_t [1, ...]
+        self.own_momentum = self.optimizer_state()  # of v_t
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """v_t <- v_t - eta (grad F_t(v_t) + lambda (v_t - w)), s times; then local steps of w, which is sent."""
-        self.train_own(block, round_)
-        return Sent(self.local.solve(self.broadcast(block.clients), block, round_), block.counts())
+        self.train_own(batch, round_)
+        w = self.received(batch.clients)  # [C, 1, ...]
+        return Update(self.local_sgd(w, batch, round_), batch.counts(), start=w)
 
-    def train_own(self, block: Block, round_: int) -> None:
+    def train_own(self, batch: Block, round_: int) -> None:
         """The steps of v_t, held near the w that the client received this round."""
-        t, w = block.clients, self.broadcast(block.clients)  # [C, 1, ...]
-        step, anchor = self.local.step(block, round_, ProximalStep, mu=self.penalty), {"anchor": self.params_of(w)}
-        options: dict[str, Any] = {"epochs": self.own_epochs, "momentum": self.own_momentum, "quiet": True}
-        v = self.local.solve(self.own.read(t), block, round_, step=step, extra=anchor, **options)
-        self.own.write(t, v)
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Gradients at w and at v."""
-        shared = super().local_work(federation, clients, round_)
-        if self.own_epochs is None:
-            return 2 * shared
-        return shared + self.own_epochs * federation.splits["train"].counts(clients)
+        t, w = batch.clients, self.received(batch.clients)
+        options: dict[str, Any] = {"epochs": self.own_epochs, "state": self.own_momentum, "quiet": True}
+        self.own[t] = self.local_sgd(self.own[t], batch, round_, step=near(w, self.penalty), **options)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """v_t; a client that never took part has w."""
-        return self.own_models(self.own.read(clients, self.broadcast(clients)))
+        return self.own_models(self.own.get(clients, self.received(clients)))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """From v = w, one round of v's steps."""
-        self.own.write(clients, self.broadcast(clients))
-        for block in self.local.blocks(federation, clients):
-            self.train_own(block, self.statistics.rounds)
+        self.own[clients] = self.received(clients)
+        for batch in self.batches(data, clients):
+            self.train_own(batch, self.statistics.rounds)
 
 
 @dataclass(frozen=True)
@@ -94,6 +83,11 @@ class MoreauStep(LocalStep):
     penalty: float  # lambda
     outer_lr: float  # eta
     inner_steps: int
+
+    @property
+    def gradients(self) -> float:
+        """One for each inner step."""
+        return self.inner_steps
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """Alg. 1, lines 6-8, on one batch."""
@@ -120,9 +114,7 @@ class PFedMe(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=(), with_adaptive="it solves for the personal model alone; the step of w (outer_lr) stays as it is"
-    )
+    private_ok = True
 
     def __init__(
         self,
@@ -141,27 +133,23 @@ class PFedMe(FederatedAlgorithm):
                 stacklevel=2,
             )
         self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps
-        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
+        self.models = self.per_client(self.components)  # theta_t [1, ...]
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """The client takes R steps of `MoreauStep` from theta = w = w^{k-1}; it keeps theta and sends w."""
-        w = self.broadcast(block.clients)
-        options = {"penalty": self.penalty, "outer_lr": self.outer_lr, "inner_steps": self.inner_steps}
-        step = self.local.step(block, round_, MoreauStep, **options)
-        trained = self.local.train(w, block, round_, step=step, extra={"anchor": self.params_of(w)})
-        self.models.write(block.clients, trained["params"] | trained["buffers"])
-        return Sent(trained["anchor"] | trained["buffers"], block.counts())
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """One gradient for each inner step."""
-        return self.inner_steps * super().local_work(federation, clients, round_)
+        w = self.received(batch.clients)  # [C, 1, ...]
+        numbers: dict[str, Any] = {"penalty": self.penalty, "outer_lr": self.outer_lr, "inner_steps": self.inner_steps}
+        step = Step(MoreauStep, {"anchor": self.params_of(w)}, **numbers)
+        theta = self.local_sgd(w, batch, round_, step=step)
+        self.models[batch.clients] = theta
+        return Update(theta | step.after["anchor"], batch.counts(), start=w)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with theta_t; a client that never took part has the global model."""
-        return self.own_models(self.models.read(clients, self.broadcast(clients)))
+        return self.own_models(self.models.get(clients, self.received(clients)))
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client makes one local update from the global model (FedEM, J.3)."""
-        self.models.write(clients, self.broadcast(clients))
-        for block in self.local.blocks(federation, clients):
-            self.client_update(block, self.statistics.rounds)
+        self.models[clients] = self.received(clients)
+        for batch in self.batches(data, clients):
+            self.client_update(batch, self.statistics.rounds)

@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.history import Round
-from fedem_lightning.local_solver import Gradient, Learner, LocalStep
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.tensors import along
-from fedem_lightning.network import Transmission
 
 
 class ControlledStep(LocalStep):
@@ -44,41 +41,32 @@ class Scaffold(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("the changes of control variates",),
-        predicts_with_own_state=False,
-        needs_sgd="corrects gradients, which cancels drift only in steps along the gradient",
-    )
+    needs_sgd = True  # corrected gradients cancel drift only in steps along the gradient
     control: Tensor  # c, [D]
 
     def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        zeros = {name: torch.zeros_like(p) for name, p in self.params_of(self.broadcast(torch.zeros(1))).items()}
-        zero = {name: p[0] for name, p in zeros.items()}
-        self.controls = ClientStore(n_clients, zero, alone=True)  # c_t, rows [1, ...]
-        self.states.declare("control", flat(zeros)[0], Owner.SERVER)
+        zeros = {name: torch.zeros_like(p) for name, p in self.params_of(self.received(torch.zeros(1))).items()}
+        self.controls = self.per_client({name: p[0] for name, p in zeros.items()})  # c_t [1, ...]
+        self.register_buffer("control", flat(zeros)[0])
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
-        t, w = block.clients, self.broadcast(block.clients)
-        old, c = self.controls.read(t), unflat(self.control, self.params_of(w))  # [C, 1, ...], [1, ...]
-        extra = {
+        t, w = batch.clients, self.received(batch.clients)
+        old, c = self.controls[t], unflat(self.control, self.params_of(w))  # [C, 1, ...], [1, ...]
+        tensors = {
             "correction": {name: c[name] - rows for name, rows in old.items()},
             "total": {name: torch.zeros_like(rows) for name, rows in old.items()},
             "steps": {"steps": self.control.new_zeros(len(t), 1)},
         }
-        y = self.local.train(w, block, round_, step=self.local.step(block, round_, ControlledStep), extra=extra)
-        steps = y["steps"]["steps"].clamp(min=1)  # J, [C, 1]
-        new = {name: total / along(steps, total) for name, total in y["total"].items()}  # line 12
-        models = y["params"] | y["buffers"]
-        self.controls.write(t, new)
+        step = Step(ControlledStep, tensors)
+        y = self.local_sgd(w, batch, round_, step=step)
+        steps = step.after["steps"]["steps"].clamp(min=1)  # J, [C, 1]
+        new = {name: total / along(steps, total) for name, total in step.after["total"].items()}  # line 12
+        self.controls[t] = new
         change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
-        return Sent(models, (block.counts() > 0).long(), extras={"control": change})
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """The change of c_t may be anything."""
-        change = self.control.new_full((len(clients), self.control.numel()), -torch.inf)
-        return Sent(self.broadcast(clients), torch.ones_like(clients), extras={"control": change})
+        receives = w | {"control": self.control.expand(len(t), -1)}
+        return Update(y, (batch.counts() > 0).long(), start=w, extras={"control": change}, receives=receives)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Lines 16-17: w takes the mean of y; c <- c + |S| / T times the mean change of c_t."""
@@ -86,11 +74,6 @@ class Scaffold(FederatedAlgorithm):
             share = float(means.weight[0]) / len(round_.federation.clients())
             self.control += share * means.extras["control"][0]
         super().server_update(means, round_)
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """The model and the control variate, each way."""
-        both = 1 + self.control.numel() * self.control.element_size() / self.message_bytes
-        return Transmission(down=both, up=both)
 
 
 def flat(models: Models) -> Tensor:

@@ -15,7 +15,7 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 class ClientPredictions(NamedTuple):
@@ -50,7 +50,7 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
     algorithm.states.collect(Processes.of(algorithm.trainer))
     training = algorithm.trainer.state.fn == "fit"
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
-        if algorithm.facts.personalizes_seen:
+        if algorithm.personalizes_seen:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
         splits = SPLITS if training else ("train", "val")
         found = score(algorithm, federation, scored_clients(algorithm, federation))
@@ -65,6 +65,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     algorithm.states.collect(Processes.of(algorithm.trainer))
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
+    algorithm.artifacts = {}
     algorithm.clients, algorithm.test_samples, algorithm.class_scores, algorithm.label_scores = found
     log(algorithm, final_metrics(algorithm.clients))
 
@@ -102,7 +103,7 @@ def own_data(algorithm: "FederatedAlgorithm", federation: Federation) -> Federat
 def personalize_for_scoring(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
     """Personalises unseen clients on their `own_data`, which it returns, and seen ones where the method does so."""
     unseen, own = scored_clients(algorithm, federation, seen=False), own_data(algorithm, federation)
-    if algorithm.facts.personalizes_seen:  # an adaptation may need the groups of all clients
+    if algorithm.personalizes_seen:  # an adaptation may need the groups of all clients
         everyone = algorithm.adaptation is not None
         _personalize(algorithm, federation, federation.clients() if everyone else scored_clients(algorithm, federation))
     algorithm.states.forget_momentum(unseen)

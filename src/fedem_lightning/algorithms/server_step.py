@@ -32,6 +32,24 @@ class Server:
     ) -> None:
         self.components, self.make_optimizer, self.optimizer = components, make_optimizer, optimizer
         self.new_optimizer()  # says early what is wrong with it
+        self._stepped = self._used = False  # in this round
+
+    def begin(self) -> None:
+        """Begins the server's part of a round."""
+        self._stepped = self._used = False
+
+    def end(self, method: str, came: bool) -> None:
+        """Ends it: Lightning counts rounds by the steps of the server optimiser, of which there is one.
+
+        UserError: updates came, and the method has no use for the optimiser, which is not the plain average.
+        """
+        if not self._stepped:
+            self.step()
+        said = (
+            f"algorithm.server_optimizer: {method} takes plain averages or none, expected SGD with lr 1 and no momentum"
+        )
+        way = "(momentum that reaches every method is algorithm.client_optimizer.momentum)"
+        require(self._used or not came or takes_plain_averages(self.optimizer().optimizer), f"{said} {way}")
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The server optimiser of the components, without a state.
@@ -80,10 +98,8 @@ class Server:
                     buffer.copy_(means.models[name][m])
 
     def step(self, gradients: list[Models | None] | None = None) -> None:
-        """One step of the server optimiser; None leaves a component (or all) as it is.
-
-        Every round calls it once: Lightning counts rounds by it (`global_step`).
-        """
+        """One step of the server optimiser; None leaves a component (or all) as it is."""
+        self._stepped, self._used = True, gradients is not None
         for m, component in enumerate(self.components):
             gradient = None if gradients is None else gradients[m]
             for name, parameter in trained_parameters(component).items():

@@ -1,7 +1,7 @@
 """The M components of a mixture: what they have in common, how clients train them, and what a round sends of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from fedem_lightning.aggregation import Models, PrivateMean
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
-from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.local_solver import LocalStep, Step
 from fedem_lightning.models.components import model_state, within
 from fedem_lightning.models.mixture_network import (
     ComponentLosses,
@@ -21,20 +21,16 @@ from fedem_lightning.models.mixture_network import (
     tensors_of,
     unpacked,
 )
-from fedem_lightning.models.parts import share_of_bytes, split_body_head
+from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import broadcast, component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
-from fedem_lightning.network import Transmission
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
-
-SHARING = "shares parameters among components (algorithm.shared=null does not)"
-"""Why such a mixture does not run under Flower, see `Facts.needs_one_machine`."""
 
 
 def mixture_of(algorithm: "FederatedAlgorithm", shared: Shared) -> "Mixture":
@@ -47,7 +43,7 @@ def mixture_of(algorithm: "FederatedAlgorithm", shared: Shared) -> "Mixture":
     found = TiedMixture(algorithm.components, algorithm.local, shared)
     if found.training.momentum is not None:
         algorithm.shared_momentum = found.training.momentum
-    algorithm.facts, algorithm.local.gradients = replace(algorithm.facts, needs_one_machine=SHARING), 1
+    algorithm.one_process = True
     return found
 
 
@@ -57,23 +53,21 @@ class Mixture:
     def __init__(self, components: nn.ModuleList, local: LocalTraining) -> None:
         self.components, self.local = components, local
 
-    def transmission(self, n: float) -> Transmission:
-        """The models that a client receives and sends in a round with n components: n."""
-        return Transmission(down=n, up=n)
+    def received(self, n_clients: int, n: int | None = None) -> Models:
+        """The first n components (None: all) as each client receives them: views [C, n, ...]."""
+        return broadcast(self.components[: n or len(self.components)], n_clients)
 
     def losses(self, block: Block, n: int) -> Tensor:
         """The losses of the first n components in nats, in eval mode, [n_samples, n]."""
         return component_losses(self.components[:n], block)
 
-    def solve(self, block: Block, round_: int, q: Tensor) -> Models:
-        """The M-step (Eq. 10): clients train the first n components with weights q [n_samples, n]: [C, n, ...]."""
-        return self.local.solve(broadcast(self.components[: q.shape[1]], len(block.clients)), block, round_, q)
+    def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
+        """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]."""
+        return self.local.sgd(models, block, round_, q)
 
-    def tune(
-        self, models: Models, block: Block, round_: int, weights: Tensor | None, step: LocalStep, **options: Any
-    ) -> Models:
-        """Local training of the clients' models [C, n, ...] outside of rounds; `options` are those of `train`."""
-        return self.local.solve(models, block, round_, weights, step=step, **options)
+    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
+        """Local training of the clients' models [C, n, ...] outside of rounds; `options` are those of `sgd`."""
+        return self.local.sgd(models, block, round_, weights, **options)
 
     def even(self, losses: Tensor) -> Tensor:
         """Weights like `losses` [n_samples, n] with which each sample counts fully."""
@@ -99,15 +93,15 @@ class TiedMixture(Mixture):
         super().__init__(components, local)
         self.own = _own(components[0], shared)  # names of phi's tensors
         require(bool(self.own), "shared: components would differ in nothing; that is algorithm=fedavg")
-        self.share = share_of_bytes(components[0], self.own)  # phi's share of a model's bytes
         engine = local.engine_choice.anew()  # it prepares itself for one network
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
         network = MixtureNetwork(components, self.own)
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
 
-    def transmission(self, n: float) -> Transmission:
-        """theta_0 once and n times phi; a fraction."""
-        return super().transmission(1 + (n - 1) * self.share)
+    def received(self, n_clients: int, n: int | None = None) -> Models:
+        """theta_0 once, as views along the components, and n times phi."""
+        models = super().received(n_clients, n)
+        return {name: rows if name in self.own else rows[:, :1].expand_as(rows) for name, rows in models.items()}
 
     @torch.no_grad()
     def losses(self, block: Block, n: int) -> Tensor:
@@ -119,30 +113,26 @@ class TiedMixture(Mixture):
         found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(found)
 
-    def solve(self, block: Block, round_: int, q: Tensor) -> Models:
+    def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
         """All components over theta_0 and phi together, see `MixtureStep`; or one of them alone."""
         if q.shape[1] == 1:
-            return super().solve(block, round_, q)
-        training, tensors = self._on_device(), tensors_of(self.components, self.own)
+            return super().solve(models, block, round_, q)
+        training = self._on_device()
         training.observer = self.local.observer
-        start = {name: t.expand(len(block.clients), 1, *t.shape) for name, t in tensors.items()}
-        step = training.step(block, round_, MixtureStep)
-        return unpacked(training.solve(start, block, round_, q.unsqueeze(1), step=step), q.shape[1])
+        trained = training.sgd(packed(models, self.own), block, round_, q.unsqueeze(1), step=Step(MixtureStep))
+        self.local.work += training.work  # where a round looks for it
+        training.work.clear()
+        return unpacked(trained, q.shape[1])
 
-    def tune(
-        self, models: Models, block: Block, round_: int, weights: Tensor | None, step: LocalStep, **options: Any
-    ) -> Models:
+    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
         """Theta_0 and all phi_m together, as in `solve`, so that each client still has one theta_0."""
         some = next(iter(models.values()))
         if (n := some.shape[1]) == 1:
-            return super().tune(models, block, round_, weights, step, **options)
+            return super().tune(models, block, round_, weights, **options)
         weights = self.even(some.new_ones(len(block.index), n)) if weights is None else weights
-        training, only = self._on_device(), options.pop("only")
-        joint = training.step(block, round_, MixtureStep)
-        options["step"] = replace(joint, optimizer=step.optimizer, lr=step.lr)
+        training, only, options["step"] = self._on_device(), options.pop("only"), Step(MixtureStep)
         options["only"] = None if only is None else [packed_name(name, name in self.own) for name in only]
-        start = packed(models, self.own)
-        return unpacked(training.solve(start, block, round_, weights.unsqueeze(1), **options), n)
+        return unpacked(training.sgd(packed(models, self.own), block, round_, weights.unsqueeze(1), **options), n)
 
     def even(self, losses: Tensor) -> Tensor:
         """1 / n, as the gradient of theta_0 is a sum over the components."""

@@ -1,6 +1,5 @@
 """How the components of FedEM begin: the warm-up of one model, and what makes them different after it."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -9,10 +8,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregation import Mean, Means
-from fedem_lightning.algorithms.initialization import AT_CLIENTS, clustered_models, load_models
+from fedem_lightning.algorithms.initialization import clustered_models, load_models
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.components import start_equal
 from fedem_lightning.models.personal_models import component_losses
 from fedem_lightning.randomness import Purpose, generator
@@ -61,13 +59,12 @@ class Start:
             self.initialization = "random"
         by_validation = warmup_rounds is None and self.initialization == "clusters"
         end = torch.tensor(-1 if by_validation else warmup_rounds or 0)
-        algorithm.states.declare("warmup_end", end, Owner.SERVER_ONLY)
+        algorithm.register_buffer("warmup_end", end)
         losses = torch.zeros(PATIENCE + 1, dtype=torch.float64)  # after its last rounds
-        algorithm.states.declare("warmup_losses", losses, Owner.SERVER_ONLY)
+        algorithm.register_buffer("warmup_losses", losses)
         if self.initialization == "clusters":
-            more = ("models of single clients, at which components start",)
-            where = "" if self.is_auto else AT_CLIENTS  # "auto" takes another start there
-            algorithm.facts = replace(algorithm.facts, released=more, needs_one_machine=where)
+            algorithm.private_ok = False  # models of single clients are where components start
+            algorithm.one_process = not self.is_auto  # which takes another start there
 
     @property
     def end(self) -> Tensor:

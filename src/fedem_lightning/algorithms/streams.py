@@ -19,7 +19,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.randomness import Purpose, fold
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 Similarity = Literal["eq6", "cosine"]
 
@@ -76,7 +76,7 @@ def class_gradients(algorithm: "FederatedAlgorithm", federation: Federation, n_c
 
 def _sums(algorithm: "FederatedAlgorithm", block: Block) -> Models:
     """Summed gradients at component 0, [C, 1, ...]."""
-    return algorithm.local.summed_gradients(algorithm.broadcast(block.clients), block, 0)
+    return algorithm.local.summed_gradients(algorithm.received(block.clients), block, 0)
 
 
 def _explained(piece: Block, means: Models) -> Models:

@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.recipes import Recorded
@@ -29,30 +27,30 @@ class Surrogate(Recorded, ABC):
     """An objective f_t, the mean of terms over a client's samples, and its partial first-order surrogates (Def. 1).
 
     Up to constants in u, g_t(u, v) = (1 / n_t) sum_i sum_m w[i, m] l(u_m; s_i). It must be at least f_t everywhere, and
-    equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u. Arguments are the weights v [C, M] of a block's C
+    equal to it at (u^{k-1}, v_t^{k-1}) with the same gradient in u. Arguments are the weights v [C, M] of a batch's C
     clients, and the losses l(u_m; s_i) [n, M] of its n samples.
     """
 
     @abstractmethod
-    def terms(self, v: Tensor, losses: Tensor, block: Block) -> Tensor:
+    def terms(self, v: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The terms of f_t(u, v_t), [n]."""
 
     @abstractmethod
-    def majorize(self, v: Tensor, losses: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def majorize(self, v: Tensor, losses: Tensor, batch: Block) -> tuple[Tensor, Tensor]:
         """g_t near (u^{k-1}, v_t^{k-1}): v_t^k = argmin_v g_t(u^{k-1}, v), [C, M], and the weights w [n, M]."""
 
 
 class MixtureSurrogate(Surrogate):
     """FedEM's surrogate (App. G, Eq. 182): v_t = pi_t, and w are the responsibilities."""
 
-    def terms(self, v: Tensor, losses: Tensor, block: Block) -> Tensor:
+    def terms(self, v: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """Eq. 6."""
-        return mixture_losses(v, losses, block.owner)
+        return mixture_losses(v, losses, batch.owner)
 
-    def majorize(self, v: Tensor, losses: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def majorize(self, v: Tensor, losses: Tensor, batch: Block) -> tuple[Tensor, Tensor]:
         """The mixture weights (Eq. 9) by the E-step (Eq. 8)."""
-        q = responsibilities(v, losses, block.owner)
-        return mixture_weights(q, block.owner, v), q
+        q = responsibilities(v, losses, batch.owner)
+        return mixture_weights(q, batch.owner, v), q
 
 
 class SurrogateOptimization(FederatedAlgorithm):
@@ -64,7 +62,7 @@ class SurrogateOptimization(FederatedAlgorithm):
 
     """
 
-    facts = Facts(released=(), with_adaptive="steps no longer shrink with the surrogate's weights of the samples")
+    private_ok = True
     private: Tensor  # v [T, M]; rows sum to 1
 
     def __init__(
@@ -72,30 +70,31 @@ class SurrogateOptimization(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.surrogate, uniform = surrogate, torch.full((n_clients, n_components), 1.0 / n_components)
-        self.states.declare("private", uniform, Owner.CLIENT, columns="pi_{m}")
+        self.private = self.per_client(uniform, column="pi_{m}")
 
-    def majorized(self, block: Block) -> Tensor:
-        """The weights w [n, M] in the surrogates of the block's clients, which keep the v that minimises them."""
-        t, losses = block.clients, self.losses(block)
-        self.round_metrics.add("objective", self.surrogate.terms(self.private[t], losses, block))
-        self.private[t], weights = self.surrogate.majorize(self.private[t], losses, block)
+    def majorized(self, batch: Block) -> Tensor:
+        """The weights w [n, M] in the surrogates of the batch's clients, which keep the v that minimises them."""
+        t, losses = batch.clients, self.losses(batch)
+        self.measure("objective", self.surrogate.terms(self.private[t], losses, batch))
+        self.private[t], weights = self.surrogate.majorize(self.private[t], losses, batch)
         return weights
 
-    def client_update(self, block: Block, round_: int) -> Sent | None:
+    def client_update(self, batch: Block, round_: int) -> Update | None:
         """Alg. 3: clients compute surrogate and private variable, then run the local solver; u_t has weight n_t."""
-        weights = self.majorized(block)
-        return Sent(self.local.solve(self.broadcast(block.clients), block, round_, weights), block.counts())
+        weights = self.majorized(batch)
+        u = self.received(batch.clients)  # [C, M, ...]
+        return Update(self.local_sgd(u, batch, round_, weights), batch.counts(), start=u)
 
-    def tuning_weights(self, v: Tensor, losses: Tensor, block: Block) -> Tensor:
+    def tuning_weights(self, v: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights when clients tune their models, [n, M]."""
-        return self.surrogate.majorize(v, losses, block)[1]
+        return self.surrogate.majorize(v, losses, batch)[1]
 
     def personal_models(self, clients: Tensor) -> Any:
         """All clients predict with the components, which each weighs by its v."""
         return SharedModels(self.components, self.private[clients].to(self.parameter_dtype), self.tuning_weights)
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client minimises the surrogate once, from even weights."""
         self.private[clients] = 1.0 / len(self.components)
-        for block in self.local.blocks(federation, clients):
-            self.majorized(block)
+        for batch in self.batches(data, clients):
+            self.majorized(batch)

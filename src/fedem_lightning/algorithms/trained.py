@@ -17,7 +17,7 @@ from fedem_lightning.models.personal_models import PersonalModels, SharedModels,
 from fedem_lightning.settings.check import check_arguments
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 class TrainedModel:
@@ -59,8 +59,8 @@ class TrainedModel:
     def check_models_are_here(self) -> None:
         """Raises UserError if Flower's clients predict with something that stays with them."""
         algorithm = self.algorithm
-        facts, kept = algorithm.facts, algorithm.states.stay_with_clients
-        theirs = facts.predicts_with_own_state and (kept or facts.personalizes_seen)
+        own = type(algorithm).personal_models is not FederatedAlgorithm.personal_models
+        theirs = own and (algorithm.states.stay_with_clients or algorithm.personalizes_seen)
         require(
             not (algorithm.is_deployed and (theirs or algorithm.adaptation is not None)),
             "Flower's clients keep their own models: use a client's file (`model` of its --node-config), where it is",

@@ -7,23 +7,22 @@
   2105.00243. Algorithm 1, Eq. 6-8.
 """
 
-import copy
-from dataclasses import replace
+import functools
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.checks import check_classes
-from fedem_lightning.algorithms.facts import Facts
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.local_solver import LocalStep, Step
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.heads import (
     BothLosses,
@@ -34,9 +33,8 @@ from fedem_lightning.models.heads import (
     class_counts,
     class_sums,
 )
-from fedem_lightning.models.parts import one_sample, wrapped
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, component_outputs
-from fedem_lightning.network import Transmission
+from fedem_lightning.models.parts import wrapped
+from fedem_lightning.models.personal_models import OwnModels, component_outputs
 from fedem_lightning.settings.ranges import NotNegative
 
 LOG_ZERO = -1e9
@@ -59,45 +57,43 @@ class FedRoD(PartialAveraging):
 
     """
 
-    facts = Facts(released=(), score_columns=("test_generic_accuracy",))
-
     def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         network = wrapped(backbone, lambda own: TwoHeads(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         names = model_state(self.components[0])
         self.keep([name for name in names if name.startswith("personal.")])
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Balanced softmax needs classes."""
-        check_classes(self, federation)
+        check_classes(self, data)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """Local steps of both losses at once; the client keeps h_t and sends the rest."""
-        step = self.local.step(block, round_)
-        models = self.models_of(block.clients) | {"log_counts": self.log_counts(block)}
-        step = replace(step, task=BothLosses(step.task))
-        return self.kept_and_sent(block, self.local.solve(models, block, round_, step=step))
+        models = self.models_of(batch.clients) | {"log_counts": self.log_counts(batch)}
+        return self.keep_and_send(batch, self.local_sgd(models, batch, round_, step=Step(LocalStep, loss=BothLosses)))
 
-    def log_counts(self, block: Block) -> Tensor:
+    def log_counts(self, batch: Block) -> Tensor:
         """log n_{t,y} of each client, [C, 1, Y]; log n_{t,1} - log n_{t,0} where there is one logit, [C, 1, 1]."""
-        task: Any = block.federation.task
-        logs = class_counts(block, task.n_classes).to(self.parameter_dtype).log().clamp(min=LOG_ZERO)  # [C, Y]
+        task: Any = batch.federation.task
+        logs = class_counts(batch, task.n_classes).to(self.parameter_dtype).log().clamp(min=LOG_ZERO)  # [C, Y]
         return (logs if task.n_outputs > 1 else logs[:, 1:] - logs[:, :1]).unsqueeze(1)
 
-    def scored_models(self, block: Block) -> PersonalModels:
-        """The personal models, with the column `test_generic_accuracy`."""
-        personal = super().scored_models(block)
-        assert isinstance(personal, OwnModels)
-        return personal._replace(columns={**personal.columns, "test_generic_accuracy": self.generic_accuracy(block)})
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Scores all clients; adds the column `test_generic_accuracy`."""
+        super().test_step(batch, batch_idx)
+        if self.remote is None:
+            clients = all_scored_clients(self, batch)
+            self.clients["test_generic_accuracy"] = self.generic_accuracy(batch.block(clients, "test")).cpu().numpy()
 
-    def generic_accuracy(self, block: Block) -> Tensor:
-        """The accuracy of h_G alone on each client's test samples, [C]; NaN without any. The component's h_t is 0."""
-        task, test = block.federation.task, block.federation.block(block.clients, "test")
-        right = torch.zeros(len(block.clients), dtype=torch.float64, device=block.clients.device)
-        for piece in test.pieces() if len(test.index) else ():
+    @torch.no_grad()
+    def generic_accuracy(self, batch: Block) -> Tensor:
+        """The accuracy of h_G alone on each client's samples, [C]; NaN without any. The component's h_t is 0."""
+        task = batch.federation.task
+        right = torch.zeros(len(batch.clients), dtype=torch.float64, device=batch.clients.device)
+        for piece in batch.pieces() if len(batch.index) else ():
             outputs = component_outputs(self.components, piece)[0]
             right.index_add_(0, piece.owner, task.scores(task.predict(outputs), piece.y())["accuracy"].double())
-        return right / test.counts()
+        return right / batch.counts()
 
 
 class FedProto(FederatedAlgorithm):
@@ -117,11 +113,7 @@ class FedProto(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("sums of features and numbers of samples by class",),
-        uses_server_optimizer=False,
-        sends_updates=False,
-    )
+    sends_models = False
     prototypes: Tensor  # [Y, d]; empty before the first round
     known: Tensor  # bool [Y], the classes that have a prototype
 
@@ -139,40 +131,33 @@ class FedProto(FederatedAlgorithm):
         network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction
-        self.models = ClientStore.of_components(n_clients, self.components, alone=True)  # theta_t, rows [1, ...]
-        self.states.declare("prototypes", torch.zeros(0, 0), Owner.SERVER)
-        self.states.declare("known", torch.zeros(0, dtype=torch.bool), Owner.SERVER)
-        self._shape: tuple[int, ...] = ()  # Y and d
+        self.models = self.per_client(self.components)  # theta_t, rows [1, ...]
+        self.register_buffer("prototypes", torch.zeros(0, 0))
+        self.register_buffer("known", torch.zeros(0, dtype=torch.bool))
         self.has_frozen.fill_(True)  # clients have all of the first model from the start
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Prototypes need classes."""
-        check_classes(self, federation)
-        if self.remote is not None and not self._shape:
-            task: Any = federation.task
-            network: Any = copy.deepcopy(self.components[0]).eval()
-            outputs, z = network.outputs_and_features(one_sample(federation, network))
-            self._shape = task.n_classes, z.flatten(outputs.ndim - 1).shape[-1]
+        check_classes(self, data)
 
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """Sums of features by class, and numbers of samples."""
-        sums = torch.zeros(len(clients), 1, *self._shape, dtype=self.parameter_dtype)
-        return Sent({"sums": sums, "counts": sums[..., 0]}, torch.ones_like(clients))
-
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """theta_t <- local SGD; the client sends the sums of its features by class, and the numbers of samples."""
-        trained = self.train_models(block, round_)
-        sums, counts = class_sums(self.own_models(trained | apart(block)), block)  # [C, Y, d], [C, Y]
-        return Sent({"sums": sums.unsqueeze(1), "counts": counts.unsqueeze(1)}, torch.ones_like(block.clients))
+        trained = self.train_models(batch, round_)
+        sums, counts = class_sums(self.own_models(trained | apart(batch)), batch)  # [C, Y, d], [C, Y]
+        sent = {"sums": sums.unsqueeze(1), "counts": counts.unsqueeze(1)}  # [C, 1, ...]
+        start = {name: torch.zeros_like(rows) for name, rows in sent.items()}
+        shared = {"prototypes": self.prototypes, "counts": self.prototypes[:, 0]} if len(self.known) else {}
+        receives = {name: rows.expand(len(sums), *rows.shape) for name, rows in shared.items()}
+        return Update(sent, torch.ones_like(batch.clients), start=start, receives=receives)
 
-    def train_models(self, block: Block, round_: int) -> Models:
+    def train_models(self, batch: Block, round_: int) -> Models:
         """Local SGD on the pulled loss, or on the task's before there are prototypes."""
-        models, step = self.models.read(block.clients), self.local.step(block, round_)
+        models, step = self.models[batch.clients], None
         if len(self.known):
-            step = replace(step, task=PulledLoss(step.task, self.prototypes, self.known, self.penalty))
-            models |= apart(block)
-        trained = self.local.solve(models, block, round_, step=step)
-        self.models.write(block.clients, trained)
+            pulled: dict[str, Any] = {"prototypes": self.prototypes, "known": self.known, "penalty": self.penalty}
+            models, step = models | apart(batch), Step(LocalStep, loss=functools.partial(PulledLoss, **pulled))
+        trained = self.local_sgd(models, batch, round_, step=step)
+        self.models[batch.clients] = trained
         return trained
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -183,12 +168,6 @@ class FedProto(FederatedAlgorithm):
                 self.prototypes, self.known = torch.zeros_like(sums), counts > 0
             self.prototypes = torch.where(counts[:, None] > 0, sums / counts[:, None], self.prototypes)
             self.known = self.known | (counts > 0)
-        self.server.step()
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """Prototypes and counts, no models; in the first round the server has none to send."""
-        share = (self.prototypes.numel() + len(self.known)) * self.prototypes.element_size() / self.message_bytes
-        return Transmission(down=share if self.statistics.rounds else 0, up=share)
 
     def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
         """Models of the clients' own, with prototypes if `models` has them."""
@@ -198,14 +177,14 @@ class FedProto(FederatedAlgorithm):
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """theta_t, with the newest prototypes if clients predict by them."""
-        models = self.models.read(clients)
+        models = self.models[clients]
         if self.prediction == "prototype" and len(self.known):
             shared = {"prototypes": self.prototypes, "known": self.known}
             models |= {name: t.expand(len(clients), 1, *t.shape) for name, t in shared.items()}
         return self.own_models(models)
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """One round of local training from the initial model."""
-        self.models.write(clients, self.broadcast(clients))
-        for block in self.local.blocks(federation, clients):
-            self.train_models(block, self.statistics.rounds)
+        self.models[clients] = self.received(clients)
+        for batch in self.batches(data, clients):
+            self.train_models(batch, self.statistics.rounds)

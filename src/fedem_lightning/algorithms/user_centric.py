@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import Facts
+from fedem_lightning.aggregation import Means, Update
 from fedem_lightning.algorithms.streams import (
     Similarity,
     choose_streams,
@@ -28,10 +26,9 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.client_store import ClientStore, Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.network import Transmission
 from fedem_lightning.settings.ranges import PositiveInt, TwoOrMore
 from fedem_lightning.uploads import count_special_round
 
@@ -62,11 +59,7 @@ class UserCentric(FederatedAlgorithm):
 
     """
 
-    facts = Facts(
-        released=("every client's gradient, by which models are mixed",),
-        needs_one_machine="asks clients for gradients in special rounds",
-        uses_server_optimizer=False,
-    )
+    one_process = True  # it asks clients for gradients in a special round
     stream: Tensor  # of each client, int64 [T]
     weights: Tensor  # of the clients in each stream's average, any scale [k, T]
     noise: Tensor  # sigma^2 [T]
@@ -85,29 +78,29 @@ class UserCentric(FederatedAlgorithm):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.n_streams, self.n_parts, self.similarity = n_streams, n_parts, similarity
         self.label_adjusted, self._n_classes = label_adjusted, 1  # gradients that a client sends
-        self.states.declare("stream", torch.zeros(n_clients, dtype=torch.int64), Owner.SERVER, columns="stream")
-        self.states.declare("weights", torch.zeros(0, n_clients), Owner.SERVER, client_axis=1)
-        self.states.declare("noise", torch.zeros(n_clients), Owner.SERVER, client_axis=0)
-        self.states.declare("w", torch.zeros(0, 0), Owner.SERVER_ONLY)
-        self.models = ClientStore.of_components(n_clients, self.components, Owner.SERVER)  # theta_i, rows [1, ...]
-        params = self.params_of(self.models.read(torch.tensor(0)))
-        self.gradients = ClientStore(n_clients, params, Owner.SERVER_ONLY)  # g_i
+        self.stream = self.per_client(torch.zeros(n_clients, dtype=torch.int64), column="stream", held_by="server")
+        self.register_buffer("weights", torch.zeros(0, n_clients))
+        self.noise = self.per_client(torch.zeros(n_clients), held_by="server")
+        self.register_buffer("w", torch.zeros(0, 0))
+        self.models = self.per_client(self.components, held_by="server")  # theta_i [1, ...]
+        params = self.params_of(self.models[torch.tensor(0)])
+        self.gradients = self.per_client(params, held_by="server")  # g_i
 
-    def prepare(self, federation: Federation) -> None:
+    def prepare(self, data: Federation) -> None:
         """Checks the number of streams; reads the number of classes if there is one gradient for each class."""
-        n_seen, k, task = len(federation.clients()), self.n_streams, federation.task
+        n_seen, k, task = len(data.clients()), self.n_streams, data.task
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
             require(self._n_classes > 0, "algorithm.label_adjusted: the samples do not have one class each")
         fits = not isinstance(k, int) or k <= n_seen
         require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
-    def initialize(self, federation: Federation) -> None:
+    def initialize(self, data: Federation) -> None:
         """The special round: W and the streams from gradients at component 0, the initial model (Eq. 6 and 7)."""
-        t, cosine = federation.clients(), self.similarity == "cosine"
-        counts = federation.splits["train"].counts(t)
+        t, cosine = data.clients(), self.similarity == "cosine"
+        counts = data.splits["train"].counts(t)
         count_special_round(self, t, counts, down=1, up=self._n_classes * self.gradients.n_bytes / self.models.n_bytes)
-        self._gather_gradients(federation, t)
+        self._gather_gradients(data, t)
         distance = self._distances(t, t).fill_diagonal_(0.0)
         rows = coefficients(distance, self.noise[t], self.noise[t], counts, self.similarity).to(self.noise)
         w = scaled(rows).clamp_(min=0)
@@ -122,16 +115,16 @@ class UserCentric(FederatedAlgorithm):
         found = {"collaborators": float((1 / w.square().sum(dim=1)).mean()), "streams": len(self.weights)}
         self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
 
-    def _gather_gradients(self, federation: Federation, clients: Tensor) -> None:
+    def _gather_gradients(self, data: Federation, clients: Tensor) -> None:
         """Clients (int64 [C]) send their gradients and the variances."""
         if self.label_adjusted or self.similarity == "cosine":
-            explained = class_gradients(self, federation, self._n_classes)
+            explained = class_gradients(self, data, self._n_classes)
         else:
-            explained = {name: torch.zeros_like(row) for name, row in self.gradients.read(clients[:1]).items()}
-        for block in self.local.blocks(federation, clients):
-            g, noise = gradients(self, block, self.n_parts, explained)
-            self.gradients.write(block.clients, g)
-            self.noise[block.clients] = noise.to(self.noise)
+            explained = {name: torch.zeros_like(row) for name, row in self.gradients[clients[:1]].items()}
+        for batch in self.batches(data, clients):
+            g, noise = gradients(self, batch, self.n_parts, explained)
+            self.gradients[batch.clients] = g
+            self.noise[batch.clients] = noise.to(self.noise)
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
         """Squared distances of gradients or of their directions, float64 [C, C']."""
@@ -140,18 +133,15 @@ class UserCentric(FederatedAlgorithm):
 
     def _squared_norms(self, clients: Tensor) -> Tensor:
         """|g_i|^2, float64 [C]."""
-        rows = (self.gradients.read(part).values() for part in clients.split(64))
+        rows = (self.gradients[part].values() for part in clients.split(64))
         parts = [sum(r.flatten(1).double().square().sum(dim=1) for r in part) for part in rows]
-        return torch.cat(parts)  # type: ignore[arg-type]
+        return torch.cat(parts)
 
-    def client_update(self, block: Block, round_: int) -> Sent:
+    def client_update(self, batch: Block, round_: int) -> Update:
         """theta_j = local_sgd(theta_j), which enters the average of every stream."""
-        trained = self.local.solve(self.models.read(block.clients), block, round_)
-        return Sent(trained, self.weights[:, block.clients].T)
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent:
-        """Each client's own model, with the weights that the server has chosen."""
-        return Sent(self.models.read(clients), self.weights[:, clients].T)
+        t, theta = batch.clients, self.models[batch.clients]  # [C, 1, ...]
+        trained = self.local_sgd(theta, batch, round_)
+        return Update(trained, self.weights[:, t].T, start=theta, stream=self.stream[t])
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """Every client of the cohort takes its stream's average (Eq. 5)."""
@@ -159,37 +149,34 @@ class UserCentric(FederatedAlgorithm):
             nonempty = means.nonempty.to(self.stream.device)  # the server counts weights on the CPU
             known = round_.cohort[nonempty[self.stream[round_.cohort]]]
             for part in known.split(64):
-                self.models.write(part, {name: rows[self.stream[part], None] for name, rows in means.models.items()})
-        self.server.step()
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """One model down to each stream's clients, one model up from each client."""
-        return Transmission(down=1, up=1, streams=len(self.weights), stream_of=self.stream[clients])
+                self.models[part] = {name: rows[self.stream[part], None] for name, rows in means.models.items()}
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its own model."""
-        return self.own_models(self.models.read(clients))
+        return self.own_models(self.models[clients])
 
-    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
-        """The collaboration weights; none for more than `MATRIX_LIMIT` clients.
+    def test_step(self, batch: Federation, batch_idx: int) -> None:
+        """Adds the collaboration weights to the artifacts; none for more than `MATRIX_LIMIT` clients.
 
         w: rows sum to 1, [T', T']; id: these clients' names, str [T']; stream, and true_group if known: int64 [T'].
         """
-        t = federation.clients().cpu().numpy()
-        names = np.array([str(federation.names[client]) for client in t])
+        super().test_step(batch, batch_idx)
+        data, t = batch, batch.clients().cpu().numpy()
+        names = np.array([str(data.names[client]) for client in t])
         found = {"w": self.w.cpu().numpy(), "id": names, "stream": self.stream.cpu().numpy()[t]}
-        if "group" in federation.truth:
-            found["true_group"] = np.asarray(federation.truth["group"], dtype=np.int64)[t]
-        return {"coefficients": found} if len(self.w) else {}
+        if "group" in data.truth:
+            found["true_group"] = np.asarray(data.truth["group"], dtype=np.int64)[t]
+        if len(self.w):
+            self.artifacts["coefficients"] = found
 
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""
-        t = federation.clients()
-        counts = federation.splits["train"].counts(t)
-        self._gather_gradients(federation, clients)
+        t = data.clients()
+        counts = data.splits["train"].counts(t)
+        self._gather_gradients(data, clients)
         for part in clients.split(256):
             noise, other_noise = self.noise[part], self.noise[t]
             rows = coefficients(self._distances(part, t), noise, other_noise, counts, self.similarity).to(noise)
             for client, row in zip(part, rows.clamp(min=0), strict=True):
                 mean = self.models.mean(t, row if row.any() else counts)
-                self.models.write(client.view(1), {name: rows.unsqueeze(0) for name, rows in mean.items()})
+                self.models[client.view(1)] = {name: rows.unsqueeze(0) for name, rows in mean.items()}

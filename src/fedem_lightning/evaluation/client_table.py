@@ -21,7 +21,7 @@ from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.tasks import MultiLabel
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """Best possible test scores in the ground truth of generated data; whether higher is better."""

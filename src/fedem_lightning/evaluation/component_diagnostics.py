@@ -19,7 +19,7 @@ from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.tasks import known
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 
 MOST_SAMPLES = 10_000

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fedem_lightning.records import HIGHER_IS_BETTER, headline
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
     from fedem_lightning.history import Statistics
+    from fedem_lightning.method import FederatedAlgorithm
 
 Curves = Mapping[int, Mapping[str, float]]
 """What rounds logged, by their number; 0: before the first."""

@@ -19,7 +19,7 @@ from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.tasks import Task
 
 if TYPE_CHECKING:
-    from fedem_lightning.algorithms.base import FederatedAlgorithm
+    from fedem_lightning.method import FederatedAlgorithm
 
 MOST_NUMBERS = 50_000_000
 """With more scores of test samples than this, or more probabilities, none of them is kept."""
@@ -170,8 +170,8 @@ def shares_models(algorithm: "FederatedAlgorithm") -> bool:
 
 
 def scored_columns(algorithm: "FederatedAlgorithm") -> tuple[str, ...]:
-    """Names of the columns that scored models bring to the clients' table: the method's, then the adaptation's."""
-    return algorithm.facts.score_columns + (() if algorithm.adaptation is None else algorithm.adaptation.columns)
+    """Names of the columns that an adaptation brings to the clients' table."""
+    return () if algorithm.adaptation is None else algorithm.adaptation.columns
 
 
 def models_scored(

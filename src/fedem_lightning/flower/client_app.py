@@ -20,8 +20,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hydra.utils import instantiate
 
-from fedem_lightning.aggregation import check_sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import check_update
 from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
@@ -31,8 +30,8 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.flower.messages import arrays
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.client_store import Owner
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
 from fedem_lightning.run.command_line import composed
@@ -63,13 +62,18 @@ def train(message: Message, context: Context) -> Message:
     federation = federation_of(context)
     algorithm = algorithm_of(message.content, context, federation)
     put_back = algorithm.states.remember(FIRST)
-    sent = algorithm.client_update(federation.block(FIRST, "train"), algorithm.statistics.rounds)
+    update = algorithm.client_update(federation.block(FIRST, "train"), algorithm.statistics.rounds)
     put_back(algorithm.states.diverged(FIRST))
-    check_sent(algorithm, sent)
-    reply: dict[str, Any] = {"reported": arrays(dict(algorithm.states.of(Owner.REPORTED)))}
-    if sent is not None:
-        group = {} if sent.group is None else {"group": sent.group}
-        parts = {"models": sent.models, "extras": sent.extras, "weights": {"weights": sent.weights}, "group": group}
+    check_update(algorithm, update)
+    reply: dict[str, Any] = {"reported": arrays(algorithm.states.of("both"))}
+    if update is not None:
+        group = {} if update.group is None else {"group": update.group}
+        parts = {
+            "models": update.models,
+            "extras": update.extras,
+            "weights": {"weights": update.weights},
+            "group": group,
+        }
         reply |= {key: arrays(part) for key, part in parts.items()}
     sums: dict[str, Any] = {name: [*map(float, pair)] for name, pair in algorithm.round_metrics.sums().items()}
     context.state["state"] = arrays(dict(algorithm.state_dict()))
@@ -82,7 +86,7 @@ def score(message: Message, context: Context) -> Message:
     """The mean scores of the client's model on each split; what scoring changes in the client's state is forgotten."""
     federation = federation_of(context)
     algorithm = algorithm_of(message.content, context, federation)
-    if algorithm.facts.personalizes_seen:
+    if algorithm.personalizes_seen:
         algorithm.personalize_clients(federation, FIRST)
     _, personal = next(models_scored(algorithm, federation, FIRST, FIRST))
     measures = scores_of(personal, federation)

@@ -5,13 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedem_lightning.aggregation import Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Update
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import NoUpdateLeft, require
@@ -26,8 +24,9 @@ from fedem_lightning.flower.messages import (
     tensors_in,
     update_in,
 )
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
+from fedem_lightning.uploads import rehearsed
 
 
 class FlowerClients:
@@ -40,20 +39,25 @@ class FlowerClients:
 
     def check(self, algorithm: FederatedAlgorithm) -> None:
         """Raises UserError if the method, or an option, does not run under Flower."""
-        kind, why = type(algorithm).__name__, algorithm.facts.needs_one_machine
-        require(not why, f"algorithm: {kind} {why}, so it does not run under Flower")
+        kind = type(algorithm).__name__
+        alone = (
+            f"algorithm: with these options {kind} needs all clients in one process, so it does not run under Flower"
+        )
+        require(not algorithm.one_process, alone)
         require(algorithm.compression is None, "compression: Flower's clients send whole updates, leave it out")
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "FlowerUpdates":
         """The source of a round's updates."""
         return FlowerUpdates(self, algorithm, round_)
 
-    def ask(self, algorithm: FederatedAlgorithm, kind: str, clients: list[int], round_: int) -> dict[int, Message]:
+    def ask(
+        self, algorithm: FederatedAlgorithm, data: Federation, kind: str, clients: list[int], round_: int
+    ) -> dict[int, Message]:
         """The replies of the clients that answer in time, by client; `kind` is MessageType.TRAIN or EVALUATE."""
         there, training = set(self.grid.get_node_ids()), kind == MessageType.TRAIN
         messages, places = [], {self.nodes[t]: t for t in clients if self.nodes[t] in there}
         for node, t in places.items():
-            content = request(algorithm, t, round_, training, t not in self.started)
+            content = request(algorithm, data, t, round_, training, t not in self.started)
             messages.append(Message(content, node, kind, ttl=self.deadline))
         replies = self.grid.send_and_receive(messages, timeout=self.deadline) if messages else ()
         return {places[node]: reply for reply in replies if (node := reply.metadata.src_node_id) in places}
@@ -75,7 +79,7 @@ class FlowerClients:
             {split: np.full(n, np.nan) for split in SPLITS},
         )
         round_, missing = algorithm.statistics.rounds, list[str]()
-        replies = self.ask(algorithm, MessageType.EVALUATE, clients.tolist(), round_)
+        replies = self.ask(algorithm, federation, MessageType.EVALUATE, clients.tolist(), round_)
         for row, t in enumerate(clients.tolist()):
             try:
                 take_scores(content_of(replies.get(t)), found, row, self.known[t].n_train)
@@ -97,14 +101,14 @@ class FlowerUpdates:
         self.clients, self.algorithm, self.round_ = clients, algorithm, round_
         self.error: Exception | None = None  # the first one of a client
 
-    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Sent | None]]:
+    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Update | None]]:
         """The updates of the clients, int64 [C], in their order; one that fails or does not answer is left out."""
-        replies = self.clients.ask(self.algorithm, MessageType.TRAIN, clients.tolist(), self.round_)
+        replies = self.clients.ask(self.algorithm, federation, MessageType.TRAIN, clients.tolist(), self.round_)
         measured = []
         for client in clients.split(1):
             t = int(client)
             try:
-                update, sums = self._taken(client, replies.get(t))
+                update, sums = self._taken(federation, client, replies.get(t))
             except Refused as refused:
                 self.algorithm.round_metrics.reject(client, refused.reason, str(refused))
                 self.clients.failed(t, f"its update of round {self.round_ + 1}", refused)
@@ -116,18 +120,20 @@ class FlowerUpdates:
             yield client, update
         self._add(measured)
 
-    def _taken(self, client: Tensor, reply: Message | None) -> tuple[Sent | None, dict[str, tuple[float, int]]]:
+    def _taken(
+        self, data: Federation, client: Tensor, reply: Message | None
+    ) -> tuple[Update | None, dict[str, tuple[float, int]]]:
         """A client's update and the sums of its metrics; what it reports is noted. Refused: nothing of it is."""
         algorithm, n_train = self.algorithm, self.clients.known[int(client)].n_train
         content, put_back = content_of(reply), algorithm.states.remember(client, stores=False)
-        rows = {name: tensor[client] for name, tensor in algorithm.states.of(Owner.REPORTED).items()}
+        rows = {name: tensor[client] for name, tensor in algorithm.states.of("both").items()}
         try:
             for name, reported in tensors_in(content, "reported", rows).items():
                 if not reported.is_floating_point() and not 0 <= int(reported) < len(algorithm.components):
                     raise Refused(f"{name}: there is no such component")
                 algorithm.get_buffer(name)[client] = reported  # which models it has received may follow from them
-            sums, expected = sums_in(content, n_train), algorithm.unmoved(client, torch.tensor([n_train]))
-            return None if expected is None else update_in(content, expected), sums
+            sums, form = sums_in(content, n_train), rehearsed(algorithm, data, client, self.round_)
+            return None if form is None else update_in(content, form, n_train), sums
         except Refused:
             put_back()
             raise

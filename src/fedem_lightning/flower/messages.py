@@ -9,35 +9,39 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.constant import ErrorCode
 
 from fedem_lightning import tasks
-from fedem_lightning.aggregation import Models, Sent
-from fedem_lightning.algorithms.base import FederatedAlgorithm
+from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.algorithms.checkpoints import recipe_of
+from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.models.client_store import Owner
+from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.rejections import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE, first_line
-from fedem_lightning.uploads import received_models
+from fedem_lightning.uploads import rehearsed
 
 
-def request(algorithm: FederatedAlgorithm, client: int, round_: int, training: bool, start: bool) -> RecordDict:
+def request(
+    algorithm: FederatedAlgorithm, data: Federation, client: int, round_: int, training: bool, start: bool
+) -> RecordDict:
     """What a client needs to train in a round (from 0), or to score; at the `start` also the state where it begins."""
     planned = algorithm.statistics.planned_rounds
     about: dict[str, Any] = {"recipe": json.dumps(recipe_of(algorithm)), "client": client}
     about |= {"round": round_, "planned_rounds": planned}
-    own, states = state_of_client(algorithm, client), algorithm.states.all()
-    received = received_models(algorithm, torch.tensor([client]))
-    components = ((f"components.{m}.", part.state_dict()) for m, part in enumerate(algorithm.components))
-    kept = {prefix + name for prefix, part in components for name in part if name not in received}  # with clients
-    names = _of_training(algorithm, client) if training else own.keys() - kept
-    sent = {
-        name: tensor
-        for name, tensor in own.items()
-        if name in names
-        and ".initial_" not in name  # of a store's rows, which clients keep from their start on
-        and (name not in states or states[name].owner is Owner.SERVER)
-    }
+    own, form = state_of_client(algorithm, client), rehearsed(algorithm, data, torch.tensor([client]), round_)
+    received = {} if form is None else form.start
+    sent = {}
+    for name, tensor in own.items():
+        part, _, rest = name.partition(".")
+        if part == "components":  # what clients keep of a model is not sent; nor one that they only score with
+            goes = rest.partition(".")[2] in received or (not training and not received)
+        else:
+            store = algorithm.states.stores().get(name.rpartition(".")[0])
+            state = algorithm.states.declared.get(name)
+            held_by = store.held_by if store else state.held_by if state else "server"
+            goes = held_by == "server" and ".initial_" not in name  # rows that clients keep from their start on
+        if goes:
+            sent[name] = tensor
     records: dict[str, Any] = {"about": ConfigRecord(about), "sent": arrays(sent)}
     return RecordDict(records | ({"start": arrays(own)} if start else {}))
 
@@ -48,29 +52,12 @@ def arrays(tensors: Models) -> ArrayRecord:
 
 
 def state_of_client(algorithm: FederatedAlgorithm, client: int) -> Models:
-    """The `state_dict` of the algorithm for a federation of this client alone: where a client starts.
-
-    Of what the server keeps to itself it has the form only.
-    """
-    states, found = algorithm.states.all(), {}
-    for name, tensor in algorithm.state_dict().items():
-        state = states.get(name)
-        if state is not None and state.client_axis is not None:
-            tensor = tensor.narrow(state.client_axis, client, 1)
-        if state is not None and state.owner is Owner.SERVER_ONLY:
-            tensor = torch.zeros_like(tensor[:0] if name in algorithm.states.sized_by_data else tensor)
-        found[name] = tensor
-    return found
-
-
-def _of_training(algorithm: FederatedAlgorithm, client: int) -> set[str]:
-    """The models that the method sends in a round, and the server's declared states."""
-    one = torch.tensor([client])
-    n_models = min(len(algorithm.components), math.ceil(algorithm.transmission(one).down))
-    servers = {name for name, state in algorithm.states.all().items() if state.owner is Owner.SERVER}
-    declared = servers & algorithm.states.declared.keys()
-    components = {f"components.{m}.{name}" for m in range(n_models) for name in received_models(algorithm, one)}
-    return declared | (servers - declared or components)
+    """The `state_dict` of the algorithm for a federation of this client alone: where a client starts."""
+    rows = {f"{name}.{row}" for name, store in algorithm.states.stores().items() for row in store.row_names()}
+    return {
+        name: tensor[client : client + 1] if name in rows or name in algorithm.states.declared else tensor
+        for name, tensor in algorithm.state_dict().items()
+    }
 
 
 LARGEST = 1e15
@@ -124,19 +111,17 @@ def tensors_in(content: RecordDict, key: str, like: Models, *dtypes: torch.dtype
     return found
 
 
-def update_in(content: RecordDict, expected: Sent) -> Sent:
-    """A client's update in the form of `expected`, whose weights are the largest and extras the smallest allowed."""
-    models, extras = (tensors_in(content, key, getattr(expected, key)) for key in ("models", "extras"))
+def update_in(content: RecordDict, form: Update, n_train: int) -> Update:
+    """The update of a client with so many training samples, in the form of the method's own."""
+    models, extras = (tensors_in(content, key, getattr(form, key)) for key in ("models", "extras"))
     real, group = (torch.int64, torch.float32, torch.float64), None
-    weights = tensors_in(content, "weights", {"weights": expected.weights}, *real)["weights"]
-    inside = (weights >= 0) & (weights <= expected.weights * (1 + 1e-6))
+    weights = tensors_in(content, "weights", {"weights": form.weights}, *real)["weights"]
+    inside = (weights >= 0) & (weights <= n_train * (1 + 1e-6))
     _expect(bool(inside.all()), "weights: below 0, or more than the client's samples")
-    for name, lowest in expected.extras.items():
-        _expect(bool((extras[name] >= lowest).all()), f"{name}: too small")
-    if expected.group is not None:
-        group = tensors_in(content, "group", {"group": expected.group})["group"]
-        _expect(0 <= int(group) < expected.n_groups, "group: there is no such group")
-    return Sent(models, weights, group, expected.n_groups, extras)
+    if form.group is not None:
+        group = tensors_in(content, "group", {"group": form.group})["group"]
+        _expect(0 <= int(group) < form.n_groups, "group: there is no such group")
+    return form._replace(models=models, weights=weights, group=group, extras=extras)
 
 
 def sums_in(content: RecordDict, n_train: int) -> dict[str, tuple[float, int]]:

@@ -1,19 +1,17 @@
-"""Storage of models that stay with their clients; which tensors belong to the server and which to clients."""
+"""Storage of models that stay with their clients."""
 
-import enum
 import math
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.errors import require
-from fedem_lightning.models.components import model_state
 from fedem_lightning.records import bytes_in_words
 
 MEMORY_LIMIT = 10**9
@@ -23,13 +21,9 @@ CHUNK = 2**14
 """Number of columns that are mixed at a time."""
 
 
-class Owner(enum.Enum):
-    """Whose a tensor is. With an axis of clients, each client has its own part of it."""
-
-    CLIENT = "the client's own: it computes its part, and keeps it to itself"
-    REPORTED = "the client's own, and it sends its part to the server in each round"
-    SERVER = "the server's, which sends it to the clients: all of it, or each one's part"
-    SERVER_ONLY = "the server's, which sends it to nobody"
+HeldBy = Literal["client", "both", "server"]
+"""Who has what is about a client: "client": the client alone, which computes it; "both": it also sends it to the server
+in each round; "server": the server, which sends it to the client."""
 
 
 class ClientStore(nn.Module):
@@ -41,11 +35,10 @@ class ClientStore(nn.Module):
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        owner: of the rows.
+        held_by: who has the rows. If it is the client alone, one of several processes has the newest row; the others
+            get it before scores, checkpoints and the end of the fit (`States.collect`).
         of_clients: whether each row is about a client; else T is another number, and a client receives none.
-        momentum: whether the rows are momentum, which is reset before a test.
-        alone: whether only the client's own training and scores read its row. Of several processes then one has the
-            newest row; the others get it before scores, checkpoints and the end of the fit (`States.collect`).
+        momentum: whether the rows are the client optimiser's state, which is reset before a test.
         levels: number of blocks; in each block every client has a row.
 
     Raises:
@@ -59,15 +52,14 @@ class ClientStore(nn.Module):
         self,
         n_clients: int,
         like: Models,
-        owner: Owner = Owner.CLIENT,
+        held_by: HeldBy = "client",
         of_clients: bool = True,
         momentum: bool = False,
         levels: int = 1,
-        alone: bool = False,
     ) -> None:
         super().__init__()
-        self.names, self.owner, self.of_clients = list(like), owner, of_clients
-        self.momentum, self.levels, self.alone = momentum, levels, alone
+        self.names, self.held_by, self.of_clients = list(like), held_by, of_clients
+        self.momentum, self.levels = momentum, levels
         self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
@@ -81,25 +73,24 @@ class ClientStore(nn.Module):
             self.register_buffer(f"initial_{i}", tensor.detach().clone(memory_format=torch.contiguous_format))
             self.register_buffer(f"rows_{i}", make((n_clients, *tensor.shape), dtype=tensor.dtype))
 
-    @classmethod
-    def of_components(
-        cls, n_clients: int, components: nn.ModuleList, owner: Owner = Owner.CLIENT, **options: Any
-    ) -> "ClientStore":
-        """A copy of the M components for each client: rows [M, ...]; `options` are those of a store."""
-        states = [model_state(component) for component in components]
-        like = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        return cls(n_clients, like, owner, **options)
-
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
         each = bytes_in_words(self.n_bytes / len(self.written))
         return f"{each} for each of {len(self.written):,} clients, {bytes_in_words(self.n_bytes)} {where}"
 
+    def row_names(self) -> list[str]:
+        """Names of the buffers with a row for each client."""
+        return ["written", *(f"rows_{i}" for i in range(len(self.names)))]
+
     def tensors(self) -> list[Tensor]:
         """All tensors with a row for each client, [T, ...]."""
-        return [self.written, *(self.get_buffer(f"rows_{i}") for i in range(len(self.names)))]
+        return [self.get_buffer(name) for name in self.row_names()]
 
-    def read(self, clients: Tensor, otherwise: Models | None = None) -> Models:
+    def __getitem__(self, clients: Tensor) -> Models:
+        """`get` with the initial row where none was written."""
+        return self.get(clients)
+
+    def get(self, clients: Tensor, otherwise: Models | None = None) -> Models:
         """Copies of the rows of `clients` (int64 [C], or a single index), each [C, ...] or [...].
 
         Rows that were never written are those of `otherwise`, [C, ...], or the initial row.
@@ -116,14 +107,14 @@ class ClientStore(nn.Module):
         return models
 
     @torch.no_grad()
-    def write(self, clients: Tensor, models: Models) -> None:
+    def __setitem__(self, clients: Tensor, models: Models) -> None:
         """Replaces the clients' rows by `models`, each [C, ...]."""
         for i, name in enumerate(self.names):
             rows = self.get_buffer(f"rows_{i}")
             rows.index_copy_(0, clients.to(rows.device), models[name].to(rows))
         self.written[clients] = True
 
-    def few(self) -> Models | None:
+    def written_rows(self) -> Models | None:
         """The rows that were written, [W, ...], by the names of their buffers; None: they are no fewer than half."""
         where = self.written.nonzero().squeeze(1)
         if 2 * len(where) >= len(self.written):
@@ -137,8 +128,8 @@ class ClientStore(nn.Module):
         return found
 
     @torch.no_grad()
-    def take(self, written: Tensor, rows: Models) -> None:
-        """Rows of `few`, [W, ...], become those of the clients `written`, bool [T]."""
+    def take_written(self, written: Tensor, rows: Models) -> None:
+        """Rows of `written_rows`, [W, ...], become those of the clients `written`, bool [T]."""
         where = written.nonzero().squeeze(1)
         for name, some in rows.items():
             own = self.get_buffer(name)
@@ -152,7 +143,7 @@ class ClientStore(nn.Module):
         """
         new = clients[~self.written[clients]]
         if len(new):
-            self.write(new, self.read(new))
+            self[new] = self[new]
         with torch.autocast(self.written.device.type, enabled=False):  # the rows would keep the rounding
             spread = sum(_mix_rows(self.get_buffer(f"rows_{i}"), clients, w) for i in range(len(self.names)))
         return spread / len(clients)
@@ -162,7 +153,7 @@ class ClientStore(nn.Module):
         weights = torch.ones_like(clients, dtype=torch.float64) if weights is None else weights.double()
         total: Models = {}
         for part, share in zip(clients.split(64), (weights / weights.sum()).split(64), strict=True):
-            for name, rows in self.read(part).items():
+            for name, rows in self[part].items():
                 if rows.is_floating_point():
                     total[name] = total.get(name, 0) + torch.tensordot(share, rows.double(), dims=1)
                 else:

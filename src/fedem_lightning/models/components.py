@@ -164,3 +164,9 @@ def model_state(component: nn.Module) -> Models:
     others = {*frozen_buffers(component), *constants}
     tensors = [*trained_parameters(component).items(), *component.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name not in others}
+
+
+def stacked_state(components: nn.ModuleList) -> Models:
+    """The models of M components as one, [M, ...]; see `model_state`."""
+    states = [model_state(component) for component in components]
+    return {name: torch.stack([state[name] for state in states]) for name in states[0]}

@@ -15,7 +15,7 @@ from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.errors import require
 from fedem_lightning.models.components import within
-from fedem_lightning.models.parts import Around, split_body_head
+from fedem_lightning.models.parts import Around, one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import called
 from fedem_lightning.tasks import OfTask, known
@@ -207,5 +207,9 @@ def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
         z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
         found = known(y).flatten()
         sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[found].long(), z[found])
+    if not sums:  # nobody has samples
+        network: Any = networks.backbone.eval()
+        outputs, z = network.outputs_and_features(one_sample(block.federation, network))
+        sums[0] = counts.new_zeros(task.n_classes, z.flatten(outputs.ndim - 1).shape[-1])
     none = torch.zeros_like(next(iter(sums.values())))
     return torch.stack([sums.get(c, none) for c in range(len(counts))]), counts

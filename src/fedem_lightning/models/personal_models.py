@@ -15,7 +15,7 @@ from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.em import add_by_owner
-from fedem_lightning.models.components import arranged, model_state
+from fedem_lightning.models.components import arranged, stacked_state
 from fedem_lightning.models.tensors import call_with, each_called
 from fedem_lightning.tasks import Task
 
@@ -118,9 +118,7 @@ def joined(parts: Sequence[OwnModels]) -> OwnModels:
 
 def broadcast(components: nn.ModuleList, n_clients: int) -> Models:
     """The components as each of C clients receives them: views [C, M, ...]."""
-    states = [model_state(component) for component in components]
-    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # [M, ...]
-    return {name: tensor.expand(n_clients, *tensor.shape) for name, tensor in stacked.items()}
+    return {name: tensor.expand(n_clients, *tensor.shape) for name, tensor in stacked_state(components).items()}
 
 
 def parts_of(x: Inputs, counts: Sequence[int]) -> Iterator[Inputs]:

@@ -40,7 +40,7 @@ def first_lines(
         without = "; local_training.state=restart keeps none" if store is model.local.momentum else ""
         what = "own models" if name == "own" else name.removeprefix("kept_").replace("_", " ")
         yield f"clients keep their {what}: {store}{without}"
-    if model.facts.uses_client_optimizer:
+    if model.local.takes_steps:
         yield model.local.in_words(data.federation.splits["train"].counts(data.federation.clients()))
 
 
@@ -96,9 +96,9 @@ def learning_rates(
     found = []
     for part in ("algorithm", "adaptation"):
         name, lr = choices.get(part, "none"), OmegaConf.select(config, f"{part}.client_optimizer.lr")
-        if part == "algorithm" and lr is None and model.facts.uses_client_optimizer:
+        if part == "algorithm" and lr is None and model.local.takes_steps:
             found.append(Rate(name, model.local.optimizer.lr, None))  # the class's own
-        elif lr is not None and (part == "adaptation" or model.facts.uses_client_optimizer):
+        elif lr is not None and (part == "adaptation" or model.local.takes_steps):
             found.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
     return found
 

@@ -74,7 +74,7 @@ def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, An
     lr, chosen = model.local.optimizer.lr, model.made_with.get("client_optimizer") is not None
     rate = {"of": names["algorithm"], "rate": lr, "chosen_by": "python" if chosen else None}
     names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
-    return names | {"learning_rates": [rate] if model.facts.uses_client_optimizer else []}
+    return names | {"learning_rates": [rate] if model.local.takes_steps else []}
 
 
 def _shipped(group: str, part: Any) -> str:

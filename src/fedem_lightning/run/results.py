@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.facts import known_pi
 from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
@@ -115,17 +114,15 @@ def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
     clients = federation.clients()
-    groups = algorithm.transmission(clients).stream_of
-    if groups is None and algorithm.states.groups is not None and len(algorithm.components) > 1:
-        groups = algorithm.states.groups_of(clients)
+    groups = algorithm.states.groups()
     if groups is None or "group" not in federation.truth:
         return {}
-    return group_scores(groups.cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])
+    return group_scores(groups[clients].cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
     """Component diagnostics: recovery of the ground truth, true groups too, dead components, twins and agreement."""
-    pi, groups = known_pi(algorithm), _groups(algorithm, federation)
+    pi, groups = algorithm.known_pi, _groups(algorithm, federation)
     if pi is None:
         return {"recovery": groups, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
@@ -149,7 +146,7 @@ def write_run(
 ) -> tuple[dict[str, Any], list[Path]]:
     """Writes the figures, arrays, clients.parquet and, last, results.json; returns the results and the figures."""
     results = dict(names) | run_results(algorithm, federation)
-    artifacts = algorithm.artifacts(federation)
+    artifacts = dict(algorithm.artifacts)
     if algorithm.test_samples is not None:
         artifacts["test_samples"] = algorithm.test_samples.arrays()
     if algorithm.remote is None and (counts := label_counts(federation, all_scored_clients(algorithm, federation))):

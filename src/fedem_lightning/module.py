@@ -1,10 +1,9 @@
-"""The base class of all federated algorithms: the hooks of a method, and its rounds and scores as Lightning's steps."""
+"""The LightningModule of a federated method: its parts, and its rounds and scores as Lightning's steps."""
 
 import functools
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,8 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedem_lightning.adaptation import Adaptation
-from fedem_lightning.aggregation import Aggregation, Means, Models, Sent, make_aggregation
+from fedem_lightning.aggregation import Aggregation, Models, make_aggregation
 from fedem_lightning.algorithms import checkpoints, fitting, scoring
-from fedem_lightning.algorithms.facts import Facts, check_class
 from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
 from fedem_lightning.algorithms.trained import TrainedModel
@@ -31,14 +29,13 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.convergence import Curves, convergence, unfinished_line, whole_run
 from fedem_lightning.evaluation.scores import SampleScores
 from fedem_lightning.faults import Faults
-from fedem_lightning.history import Round, RoundMetrics, Statistics
-from fedem_lightning.local_solver import visits
+from fedem_lightning.history import RoundMetrics, Statistics
 from fedem_lightning.models.client_model import ClientModel
-from fedem_lightning.models.client_store import ClientStore, Owner
-from fedem_lightning.models.components import Backbone, arrange, make_components, start_equal
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone, arrange, make_components, stacked_state
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
-from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
+from fedem_lightning.models.personal_models import PersonalModels
+from fedem_lightning.models.tensors import frozen_bytes
 from fedem_lightning.network import Network, Transmission, check_networks
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
@@ -46,18 +43,19 @@ from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import as_clients_have_it, run_round
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
-from fedem_lightning.states import States
+from fedem_lightning.states import PerClient, States
+
+if TYPE_CHECKING:
+    from fedem_lightning.method import FederatedAlgorithm
 
 _WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
 
 
-class FederatedAlgorithm(Recorded, pl.LightningModule):
-    """Base of all algorithms: a LightningModule whose epoch is a communication round, with M shared components.
+class FederatedModule(Recorded, pl.LightningModule):
+    """A LightningModule whose epoch is a communication round, with M shared components; `FederatedAlgorithm` has hooks.
 
-    A method defines hooks, which the first part of this class lists, and `facts`. It uses the parts `local` (training
-    on clients' samples), `server` (averages and the server optimiser) and `states` (what clients and server keep).
-
-    Shapes: T clients, C clients of a block or cohort, M components, n samples; `Models` are {name: [C, M, ...]}.
+    Its parts are `local` (training on clients' samples), `server` (averages and the server optimiser) and `states`
+    (what clients and server keep).
 
     Args:
         backbone: a function that makes a new network, called for each component; or a network, of which all components
@@ -86,108 +84,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     components: nn.ModuleList
     has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
-
-    # --- hooks: what a paper's algorithm box says -------------------------------------------------------------------
-
-    facts = Facts()
-
-    @abstractmethod
-    def client_update(self, block: Block, round_: int) -> Sent | None:
-        """The client update of the block's clients in a round: the clients' part of the paper's algorithm.
-
-        Args:
-            block: C clients and their n training samples.
-            round_: number of the round, from 0.
-
-        Returns:
-            The models [C, M, ...] that the clients send, and each client's weight [C] in the average. None: nothing.
-
-        """
-
-    def server_update(self, means: Means | None, round_: Round) -> None:
-        """The server's part of a round, after the averages. It calls `server.step` once, which counts the round.
-
-        Default: theta <- server optimiser(theta, theta - mean); buffers become their mean (FedAvg, Reddi et al. 2021).
-
-        Args:
-            means: averages of the models sent, [G M, ...] for G averages; None: no client sent a model.
-            round_: number, federation and cohort.
-
-        """
-        if means is None:
-            self.server.step()
-        else:
-            self.server.take_means(means)
-
-    def personal_models(self, clients: Tensor) -> PersonalModels:
-        """The models with which each of the clients [C] predicts, and their mixture weights (FedEM, Eq. 5).
-
-        Default: the newest components, with equal weights [C, M]. `own_models` makes models that clients do not share.
-        """
-        n_models = len(self.components)
-        equal = torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
-        return SharedModels(self.components, equal)
-
-    def personalize_clients(self, federation: Federation, clients: Tensor) -> None:
-        """Gives clients (int64 [C]) their private state from their training samples. Default: they have none.
-
-        It is called for the unseen clients before each test, and for the seen ones before every scoring if
-        `facts.personalizes_seen`. A second call starts anew.
-        """
-
-    def initialize(self, federation: Federation) -> None:
-        """Sets up state from the data before the first round; a resumed run skips it.
-
-        Default: refuses several components that are all equal.
-        """
-        require(
-            not start_equal(self.components),
-            f"backbone: all components start as copies of one network, and {type(self).__name__} would keep them "
-            "equal; give a function in place of the network, which draws new values in every call",
-        )
-
-    def prepare(self, federation: Federation) -> None:
-        """Reads what the algorithm needs to know from the federation, before any round or score (Oracle: true groups).
-
-        It may be called several times. UserError: the algorithm is not defined for this federation.
-        """
-
-    def transmission(self, clients: Tensor) -> Transmission:
-        """Numbers of models sent in the round that is ending; `clients` [C] were drawn. Default: each M down, M up."""
-        return Transmission(down=len(self.components), up=len(self.components))
-
-    def local_work(self, federation: Federation, clients: Tensor, round_: int) -> Tensor:
-        """Number of single-sample gradients that each of the clients [C] computes in a round, without forward passes.
-
-        Default: one for each visit of a sample and each model trained, int64 [C].
-        """
-        counts = federation.splits["train"].counts(clients)
-        steps, batch = self.local.steps, self.local.batch_size
-        each = visits(counts, self.local.epochs) if steps is None else steps * counts.clamp(max=batch)
-        return each * self.local.gradients
-
-    def unmoved(self, clients: Tensor, n_train: Tensor) -> Sent | None:
-        """What clients [C] would send if they had not trained: the models that they have received, [C, M, ...].
-
-        Updates are measured from it, after `client_update` and before `server_update`; what differs from its form is no
-        reply of a Flower client. The weights are the largest, and the extras the smallest that they may be.
-        Default: the components, with the numbers of training samples, `n_train` [C], as weights.
-        """
-        return Sent(self.broadcast(clients), n_train.clamp(min=1))
-
-    def scored_models(self, block: Block) -> PersonalModels:
-        """The models with which the block's clients are scored: their personal models after the adaptation."""
-        if self.adaptation is None:
-            return self.personal_models(block.clients)
-        return self.adaptation.adapt(self, block)
-
-    def evaluation_components(self, federation: Federation) -> Models:
-        """The evaluation components: the M models that diagnostics look at, [M, ...]. Default: the components."""
-        return {name: rows[0] for name, rows in broadcast(self.components, 1).items()}
-
-    def artifacts(self, federation: Federation) -> dict[str, dict[str, np.ndarray]]:
-        """Arrays of a finished run that are saved as NAME.npz: by file, then by name (UserCentric: its matrix W)."""
-        return {}
+    samples_by_size = False  # whether clients with more training samples are drawn more often
 
     # --- the model --------------------------------------------------------------------------------------------------
 
@@ -213,9 +110,9 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         faults: Faults | None = None,
         seed: Seed = 0,
     ) -> None:
-        check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
+        check_arguments(type(self).__name__, FederatedModule, locals())  # a subclass may pass on any value
         super().__init__()
-        check_class(type(self))
+        _check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
@@ -226,16 +123,15 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.states, self.statistics, self.round_metrics = States(self), Statistics(), RoundMetrics()
         plain_average = functools.partial(torch.optim.SGD, lr=1.0)
         self.server = Server(self.components, server_optimizer or plain_average, self.optimizers)
-        n_models = 1 if self.facts.chooses_one else n_components
         sgd, how = client_optimizer or ClientSGD(), (local_epochs, local_steps, batch_size, seed, make_engine(engine))
-        self.local = LocalTraining(self.components[0], n_clients, n_models, sgd, *how, self.statistics)
+        self.local = LocalTraining(self.components[0], n_clients, n_components, sgd, *how, self.statistics)
         self.kept_momentum = self.local.momentum
         keeps = compression is not None and compression.keeps_error
-        unsent = ClientStore(n_clients, self.local.zeros(), alone=True) if keeps else None
-        self.compression_error = unsent  # what clients have not sent yet
+        self.compression_error = ClientStore(n_clients, self.local.zeros()) if keeps else None  # not sent yet
         none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
-        self.states.declare("has_frozen", none, Owner.SERVER_ONLY, client_axis=0, persistent=kept)
-        self.save_hyperparameters(checkpoints.logged_arguments(self))
+        self.has_frozen = PerClient(none, held_by="server", persistent=kept)  # type: ignore[assignment]
+        self.save_hyperparameters(checkpoints.logged_arguments(self._method))
+        self.traffic: Transmission | None = None  # of the round, where a method says it; None: its updates tell
         self.schema: Schema | None = None  # what the model knows of its federation
         self.federation_digest: str | None = None  # digest of the training data
         self.remote: ClientProcesses | None = None  # where clients are not simulated here
@@ -249,9 +145,34 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
         self.label_scores: dict[str, Any] | None = None  # and of the labels of a multi-label task
         self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
+        self.artifacts: dict[str, dict[str, np.ndarray]] = {}  # arrays that are saved as NAME.npz, by Trainer.test
         self.says_unfinished = True  # at the end of a fit
         self._prepared: Federation | None = None
         self._trained: TrainedModel | None = None  # until the next round
+
+    @property
+    def _method(self) -> "FederatedAlgorithm":
+        """The model as its subclass, which has the hooks."""
+        return cast("FederatedAlgorithm", self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Declares a tensor of the clients that a method assigns; see `per_client`."""
+        if isinstance(value, PerClient):
+            self.states.declared[name] = value
+            self.register_buffer(name, value.tensor, value.persistent)
+        else:
+            super().__setattr__(name, value)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Makes a buffer; an empty one takes its size from the data, or from a checkpoint."""
+        super().register_buffer(name, tensor, persistent)
+        if tensor is not None and not tensor.numel():
+            self.states.sized_by_data.add(name)
+
+    def train_one_component(self) -> None:
+        """Says that each client trains one of the M components alone (HypCluster)."""
+        self.local.n_models = 1
+        self.kept_momentum = self.local.momentum = self.local.optimizer_state()
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -276,7 +197,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
+        """Bytes of one model, the user's network without its frozen parameters: the unit of `Transmission`."""
         return model_bytes(self.components[0])
 
     @property
@@ -298,31 +219,27 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
         """Whether the clients are processes of their own, or were when the checkpoint was written."""
         return self.remote is not None or self.deployed_before
 
-    def broadcast(self, clients: Tensor) -> Models:
-        """The shared components as each of the clients [C] receives them: views [C, M, ...]."""
-        return broadcast(self.components, len(clients))
+    @property
+    def known_pi(self) -> Tensor | None:
+        """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
+        return None if self.is_deployed else getattr(self, "pi", None)
 
-    def params_of(self, models: Models) -> Models:
-        """The parameters of `models` that train, without buffers."""
-        return {name: models[name] for name in trained_parameters(self.components[0])}
+    def evaluation_components(self, federation: Federation) -> Models:
+        """The evaluation components: the M models that diagnostics look at, [M, ...]. Default: the components."""
+        return stacked_state(self.components)
 
-    def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
-        """Personal models that C clients do not share: models [C, M, ...], mixture [C, M] (None: equal weights)."""
-        if mixture is None:
-            some = next(iter(models.values()))
-            mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
-        return OwnModels(self.components[0], models, mixture)
-
-    def losses(self, block: Block) -> Tensor:
-        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
-        return component_losses(self.components, block)
+    def scored_models(self, block: Block) -> PersonalModels:
+        """The models with which the block's clients are scored: their personal models after the adaptation."""
+        if self.adaptation is None:
+            return self._method.personal_models(block.clients)
+        return self.adaptation.adapt(self._method, block)
 
     # --- the trained model ------------------------------------------------------------------------------------------
 
     @property
     def trained_model(self) -> TrainedModel:
         """The models of known and of new clients, by name; UserError if the model has not been trained."""
-        self._trained = self._trained or TrainedModel(self)
+        self._trained = self._trained or TrainedModel(self._method)
         return self._trained
 
     def client(self, name: str) -> ClientModel:
@@ -336,7 +253,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
     def predict(self, block: Block) -> Tensor:
         """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
         require(isinstance(block, Block), f"predict: expected a block of samples of clients; {_WHO_PREDICTS}")
-        return self.personal_models(block.clients).predict(block)
+        return self._method.personal_models(block.clients).predict(block)
 
     def forward(self, *_: object, **__: object) -> NoReturn:
         """Refuses `model(x)`, for which model predicts depends on the client; UserError says which model to call."""
@@ -356,7 +273,7 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Validates the Trainer: Lightning calls this hook before all others. It adds no callback."""
-        fitting.check_start(self)
+        fitting.check_start(self._method)
         return []
 
     def setup(self, stage: str) -> None:
@@ -369,23 +286,23 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Plans the rounds, and says so where nobody has chosen the learning rate."""
-        fitting.plan(self)
+        fitting.plan(self._method)
 
     def on_train_start(self) -> None:
         """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""
         self.statistics.planned_rounds += self.statistics.rounds - self.trainer.current_epoch
-        self.states.homes = []
+        self.states.shares = []
 
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        fitting.begin_fit(self, batch)
+        fitting.begin_fit(self._method, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
             if self.statistics.rounds == 0:
-                self.initialize(as_clients_have_it(self, batch, 0)[0])
-                scoring.score_first_models(self, batch)
-            metrics = run_round(self, batch)
-        fitting.log(self, metrics)
+                self._method.initialize(as_clients_have_it(self._method, batch, 0)[0])
+                scoring.score_first_models(self._method, batch)
+            metrics = run_round(self._method, batch)
+        fitting.log(self._method, metrics)
 
     def on_train_end(self) -> None:
         """Adds the last seconds to the training time; all processes have all rows again."""
@@ -394,29 +311,36 @@ class FederatedAlgorithm(Recorded, pl.LightningModule):
 
     def on_fit_end(self) -> None:
         """Says whether the validation loss still falls, unless the command line does."""
-        if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self)[1]))):
+        if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self._method)[1]))):
             rank_zero_only(print)(line)
 
     def prepare_for(self, federation: Federation) -> None:
         """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""
-        fitting.prepare(self, federation)
+        fitting.prepare(self._method, federation)
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
-        scoring.validate(self, batch)
+        scoring.validate(self._method, batch)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
-        scoring.test(self, batch)
+        scoring.test(self._method, batch)
 
     def predict_step(self, batch: Federation, batch_idx: int) -> scoring.ClientPredictions:
         """Predictions for the test samples of the scored clients, of this process's share if there are several."""
-        return scoring.predict(self, batch)
+        return scoring.predict(self._method, batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the statistics and the diagnostics."""
-        checkpoints.save(self, checkpoint)
+        checkpoints.save(self._method, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores statistics and diagnostics; the run continues to count from there."""
-        checkpoints.restore(self, checkpoint)
+        checkpoints.restore(self._method, checkpoint)
+
+
+def _check_class(kind: type) -> None:
+    """Raises UserError if a class lacks a hook; a LightningModule is no ABC."""
+    for name in dir(kind):
+        abstract = getattr(getattr(kind, name), "__isabstractmethod__", False)
+        require(not abstract, f"{kind.__name__} does not define {name}, see docs/adding_an_algorithm.md")

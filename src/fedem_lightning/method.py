@@ -1,0 +1,150 @@
+"""A federated method: six hooks, and what they can use. `module.py` runs them as Lightning's steps.
+
+Shapes: T clients, C clients of a batch, M components, n samples. `Models` are {name: [C, M, ...]}.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregation import Means, Models, Update
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.errors import require
+from fedem_lightning.history import Round
+from fedem_lightning.models.client_store import ClientStore, HeldBy
+from fedem_lightning.models.components import stacked_state, start_equal
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
+from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.module import FederatedModule
+from fedem_lightning.states import Columns, PerClient
+
+
+class FederatedAlgorithm(FederatedModule):
+    """Base class of all methods, a LightningModule whose epoch is a communication round; see its constructor."""
+
+    private_ok = False
+    """Whether the mean of their updates is all that leaves clients, so that noise on it covers the method.
+
+    What one client's data change in the components, in the server's buffers and for other clients must come from that
+    mean: not from samples that `initialize`, `prepare` or `server_update` read, nor from numbers of samples."""
+    needs_sgd = False
+    """Whether the equations are those of gradient steps, which an adaptive client optimiser would change."""
+    sends_models = True
+    """Whether clients send models to a server that averages them."""
+    personalizes_seen = False
+    """Whether the clients that train are personalised again with the newest models, before every scoring."""
+    one_process = False
+    """Whether the server reads what clients keep, so that they cannot be processes of their own (Flower)."""
+
+    # --- hooks ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def client_update(self, batch: Block, round_: int) -> Update | None:
+        """The clients' part of a round (from 0): C clients and their n training samples -> what they send, or nothing.
+
+        `Update(models, weights, start=received)`: models [C, M, ...], each client's weight in the average [C], and the
+        models that it received, from which compression, clipping and faults measure the update.
+        """
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """The server's part, after the averages (None: no client sent a model).
+
+        Default: theta <- server optimiser(theta, theta - mean); buffers become their mean (FedAvg, Reddi et al. 2021).
+        """
+        if means is not None:
+            self.server.take_means(means)
+
+    def personal_models(self, clients: Tensor) -> PersonalModels:
+        """The models with which clients [C] predict, and their mixture weights (FedEM, Eq. 5).
+
+        Default: the newest components, with equal weights. `own_models` is for models of the clients' own.
+        """
+        n_models = len(self.components)
+        equal = torch.full((len(clients), n_models), 1 / n_models, dtype=self.parameter_dtype, device=clients.device)
+        return SharedModels(self.components, equal)
+
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
+        """Gives clients [C] their state from their training samples; a second call starts anew. Default: none.
+
+        It is called for the unseen clients before each test, and for all where `personalizes_seen`.
+        """
+
+    def initialize(self, data: Federation) -> None:
+        """Sets up state before the first round; a resumed run skips it. Default: refuses components that are equal."""
+        said = f"all components start as copies of one network, and {type(self).__name__} would keep them equal"
+        way = "give a function in place of the network, which draws new values in every call"
+        require(not start_equal(self.components), f"backbone: {said}; {way}")
+
+    def prepare(self, data: Federation) -> None:
+        """Reads what the method needs to know of the data, before rounds or scores; it may be called several times.
+
+        UserError: the method is not defined for these data.
+        """
+
+    # --- what hooks use ---------------------------------------------------------------------------------------------
+
+    def per_client(
+        self, start: nn.ModuleList | Models | Tensor, column: Columns = None, held_by: HeldBy = "client"
+    ) -> Any:
+        """State of each client, to be assigned to an attribute: `self.v = self.per_client(self.components)`.
+
+        It is read as `self.v[clients]`, written as `self.v[clients] = rows`, saved, restored and exchanged between
+        processes; rows that are not finite are put back after `client_update`.
+
+        Args:
+            start: the components, of which each client has a copy, rows [M, ...]; or a client's row by name, [...]; or
+                all rows as one tensor [T, ...], which becomes a buffer. An empty one takes its size from the data.
+            column: of the clients' table, for a tensor: "alpha" for [T], "pi_{m}" for [T, M]; or a function.
+            held_by: see `HeldBy`.
+
+        """
+        if isinstance(start, Tensor):
+            return PerClient(start, column, held_by)
+        if isinstance(start, nn.ModuleList):
+            start = stacked_state(start)
+        return ClientStore(self.n_clients, start, held_by)
+
+    def received(self, clients: Tensor) -> Models:
+        """The components as each of the clients [C] receives them: views [C, M, ...]."""
+        return broadcast(self.components, len(clients))
+
+    def local_sgd(
+        self, models: Models, batch: Block, round_: int, weights: Tensor | None = None, **options: Any
+    ) -> Models:
+        """The models [C, M, ...] after the clients' local steps; `weights` [n, M] are of the samples in each loss.
+
+        Options: `step` (`near(w, mu)`, or another `Step`), `epochs`, `steps`, `only` (names of the parameters that
+        train), `state` (from `optimizer_state`; None: a fresh one), `quiet`; see `LocalTraining.sgd`.
+        """
+        return self.local.sgd(models, batch, round_, weights, **options)
+
+    def optimizer_state(self) -> ClientStore | None:
+        """Room for the client optimiser's state of second models that clients train; None if it restarts each round."""
+        return self.local.optimizer_state()
+
+    def batches(self, data: Federation, clients: Tensor) -> Iterator[Block]:
+        """The training samples of clients [C], so many clients at a time as the engine trains together."""
+        return self.local.blocks(data, clients)
+
+    def losses(self, batch: Block) -> Tensor:
+        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
+        return component_losses(self.components, batch)
+
+    def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
+        """Personal models that C clients do not share: models [C, M, ...], mixture [C, M] (None: equal weights)."""
+        if mixture is None:
+            some = next(iter(models.values()))
+            mixture = some.new_full(some.shape[:2], 1 / some.shape[1], dtype=self.parameter_dtype)
+        return OwnModels(self.components[0], models, mixture)
+
+    def params_of(self, models: Models) -> Models:
+        """The parameters of `models` that train, without buffers."""
+        return {name: models[name] for name in trained_parameters(self.components[0])}
+
+    def measure(self, name: str, values: Tensor) -> None:
+        """Adds values of any shape to the round's mean called `name`, a column of metrics.csv."""
+        self.round_metrics.add(name, values)
