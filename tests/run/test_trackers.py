@@ -184,11 +184,11 @@ def test_runs_share_their_group_if_they_differ_in_seed_and_machine_alone() -> No
 def test_a_missing_package_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     assert call(tmp_path, monkeypatch, *TINY, "logger=mlflow", "run_dir=run") == 2
     err = capsys.readouterr().err
     install = 'in the clone of fedem-lightning: pip install -e ".[mlflow]"'
-    assert err == f"error: logger=mlflow: sqlalchemy is not installed; {install}\n"
+    assert err == f"error: logger=mlflow: mlflow is not installed; {install}\n"
     assert not (tmp_path / "run").exists()
 
 

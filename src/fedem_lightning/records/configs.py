@@ -45,26 +45,24 @@ def resolved(tree: dict[Any, Any]) -> dict[str, Any]:
     everything = BaseContainer._resolvers
     BaseContainer._resolvers = {name: everything[name] for name in ("oc.select", *RESOLVERS)}
     try:
-        return _whole(OmegaConf.create(tree), tree)
+        found: dict[str, Any] = _value([OmegaConf.create(tree)], 0, tree)
+        return found
     except (OmegaConfBaseException, RecursionError) as error:
         raise UserError(f"broken: .hydra/config.yaml is no configuration ({type(error).__name__})") from error
     finally:
         BaseContainer._resolvers = everything
 
 
-def _whole(node: Any, written: Any) -> Any:
-    """A node's resolved value; what cannot be resolved is as it is written."""
-    if isinstance(node, DictConfig):
-        return {str(key): _part(node, key, written) for key in node}
-    return [_part(node, i, written) for i in range(len(node))] if isinstance(node, ListConfig) else node
-
-
-def _part(node: Any, key: Any, written: Any) -> Any:
-    below = written[key] if isinstance(written, dict | list) else None
+def _value(node: Any, key: Any, written: Any) -> Any:
+    """What a key of a node means; what cannot be resolved is as it is written."""
     try:
-        return _whole(node[key], below)
+        value = node[key]
     except OmegaConfBaseException:
-        return below
+        return written
+    below: Any = written if isinstance(written, dict | list) else None
+    if isinstance(value, DictConfig):
+        return {str(name): _value(value, name, below and below[name]) for name in value}
+    return [_value(value, i, below and below[i]) for i in range(len(value))] if isinstance(value, ListConfig) else value
 
 
 def data_and_network(select: Select) -> str:

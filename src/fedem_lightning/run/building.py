@@ -20,7 +20,7 @@ from torch import nn
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.callbacks import BestRound, MappedCheckpoints, RoundCheckpoint, RoundProgress
+from fedem_lightning.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.cohort import share_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
@@ -86,12 +86,9 @@ def _network(config: DictConfig) -> nn.Module:
     return network
 
 
-def build_callbacks(config: DictConfig, folder: Path) -> list[pl.Callback]:
-    """Builds the configured callbacks, and the one that every run has; they save in the run's folder."""
+def build_callbacks(config: DictConfig) -> list[pl.Callback]:
+    """Builds the configured callbacks, and the one that every run has."""
     callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
-    for callback in callbacks:
-        if isinstance(callback, RoundCheckpoint | BestRound) and callback.dirpath is None:
-            callback.dirpath = folder / "checkpoints"
     if not config.trainer.get("fast_dev_run"):
         callbacks.append(SaveRow())
     if config.trainer.get("enable_progress_bar") is False:

@@ -23,7 +23,7 @@ import fedem_lightning
 import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
 from fedem_lightning.run.command_line import check_words, not_composed
-from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message
+from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
 from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
 from fedem_lightning.startup import is_worker_rank
@@ -55,7 +55,7 @@ def _hydra_main(config: DictConfig) -> float | None:
     from fedem_lightning.records import headline
     from fedem_lightning.run.execute import run
 
-    warnings.formatwarning = _on_one_line  # Lightning has put its own in its place
+    warnings.formatwarning = warning_line  # Lightning has put its own in its place
     try:
         results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
@@ -93,7 +93,7 @@ def _compose_and_run() -> None:
     _typed[:], _sweep_goes_on = sys.argv[1:], ""
     _full, _first_failure = os.environ.get("HYDRA_FULL_ERROR") == "1", None
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands exceptions over instead of printing them
-    warnings.formatwarning = _on_one_line
+    warnings.formatwarning = warning_line
     logging.raiseExceptions = False  # a log that cannot be written, of Hydra's --info, is no trace
     try:
         check_words(sys.argv[1:])
@@ -109,10 +109,6 @@ def _compose_and_run() -> None:
         os.environ["HYDRA_FULL_ERROR"] = str(int(_full))
         if not is_worker_rank():
             remove_what_is_left()
-
-
-def _on_one_line(message: Warning | str, *_: Any, **__: Any) -> str:
-    return f"warning: {' '.join(str(message).split())}\n"
 
 
 def _describe_one_job(folder: Path, overrides: list[str]) -> None:

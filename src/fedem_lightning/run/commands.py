@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
@@ -41,6 +41,11 @@ def check_folder(folder: Path, names: Sequence[str], force: bool) -> None:
     require(force or not there, f"--out: {folder} already holds {there}; choose another folder, or add --force")
 
 
+def warning_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning on one line, as `warnings.formatwarning`."""
+    return f"warning: {' '.join(str(message).split())}\n"
+
+
 @contextmanager
 def one_line_for_mistakes() -> Iterator[None]:
     """Exits with one line: with code 2 for a user's mistake, with code 1 after Ctrl-C or an error nobody foresaw.
@@ -49,7 +54,7 @@ def one_line_for_mistakes() -> Iterator[None]:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths may have bytes that are no text
-    before, warnings.formatwarning = warnings.formatwarning, lambda message, *_, **__: f"warning: {message}\n"
+    before, warnings.formatwarning = warnings.formatwarning, warning_line
     try:
         yield
         sys.stdout.flush()  # on a full disk this fails, and Python's own exit would tell nobody

@@ -123,7 +123,7 @@ def _run(
         lines += resumed_lines(checkpoint, model, config.trainer.max_epochs)
     trackers = Trackers(config, folder, choices, overrides)
     devices = pick_devices(config, model, data)
-    trainer = build_trainer(config, folder, [*build_callbacks(config, folder), trackers], devices)
+    trainer = build_trainer(config, folder, [*build_callbacks(config), trackers], devices)
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
     launched, before = launch_settings(), held_files(folder)

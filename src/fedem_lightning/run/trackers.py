@@ -25,12 +25,6 @@ from fedem_lightning.run.metrics_file import RoundCSVLogger, rows_of
 from fedem_lightning.settings.keys import flatten
 from fedem_lightning.startup import is_worker_rank
 
-_PACKAGES = {
-    "WandbLogger": ("wandb",),
-    "TensorBoardLogger": ("tensorboard",),
-    "MLFlowLogger": ("mlflow", "sqlalchemy"),
-}
-"""What Lightning's loggers import, by their class."""
 _CLOSED = "wandb's last round"  # key of trackers.json: what W&B had when it was closed
 MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
 LONGEST = 64  # letters of a name; W&B refuses longer tags
@@ -64,8 +58,8 @@ class Trackers(pl.Callback):
 
     def _made(self, key: str, given: dict[str, Any], group: str, tags: dict[str, str]) -> Logger:
         kind, known = str(given.get("_target_")).rpartition(".")[2], self._ids.get(key)
-        for package in _PACKAGES.get(kind, ()):
-            imported(package, key, f"logger={key}")
+        if kind in ("TensorBoardLogger", "MLFlowLogger"):
+            imported(kind.removesuffix("Logger").lower(), key, f"logger={key}")
         options: dict[str, Any] = {"save_dir": str(self.folder)}
         name = f"{group}-s{tags['seed']}"
         if kind == "WandbLogger":
