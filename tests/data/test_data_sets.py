@@ -75,8 +75,6 @@ def test_a_share_of_the_samples_and_inverted_pixels(colour: Path) -> None:
     block = whole.federation.block(torch.tensor([0]), "train")
     assert_allclose(block.x(torch.float64), np.moveaxis(1 - PIXELS[block.index] / 255, -1, 1))
     assert np.array_equal(stored(whole.federation).x, PIXELS)  # nothing is copied
-    with pytest.raises(UserError, match="sample_fraction"):
-        ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=1.5)
     number = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, sample_fraction=30, invert=True)
     assert number.federation.digest() == data.federation.digest()
     with pytest.raises(UserError, match="sample_fraction: 301 samples, but there are only 300"):
@@ -109,7 +107,6 @@ def test_clients_names_tell_their_domain(writers: Path) -> None:
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ({"a": "f20"}, "domains: expected every client's name to match one of a; f2100_02 matches 0"),
         ({"a": "f2", "b": "f20"}, "domains: expected every client's name to match one of a, b; f2099_01 matches 2"),
         ({"a": "f2("}, r"domains: 'f2\(' is no regular expression \(missing \)"),
     ],

@@ -14,17 +14,12 @@ from numpy.testing import assert_allclose
 
 from fedem_lightning import (
     Categorical,
-    ClientSGD,
     DensityDataModule,
     Digits,
-    Engine,
-    FedAvg,
     FedEM,
     FederatedDataModule,
-    LoopEngine,
     SyntheticMixture,
     UserError,
-    VmapEngine,
 )
 from fedem_lightning.data.generated import bayes_probability, densities, minimum_losses
 from fedem_lightning.engine.stacked import StackedBackbone
@@ -207,26 +202,6 @@ def test_categorical_ignores_its_input_and_stacks() -> None:
     assert StackedBackbone.of(model) is not None
     with pytest.raises(UserError, match=r"^in_shape: .* got \(2,\)"):
         Categorical((2,), 9)
-
-
-@pytest.mark.parametrize("engine", [LoopEngine(), VmapEngine()], ids=["loop", "vmap"])
-def test_one_model_comes_near_its_minimum(engine: Engine) -> None:
-    """Gradient descent on all samples: one step a round on each client's full batch."""
-    data = DensityDataModule(unseen_fraction=0.2)
-    torch.manual_seed(0)
-    options: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=8.0), "engine": engine}
-    model, trainer = FedAvg(Categorical((1,), 50), n_clients=100, **options), make_trainer(20)
-    trainer.fit(model, data)
-    seen = data.federation.seen.numpy()
-    distribution = data.federation.truth["distribution"][seen]
-    network: Any = model.components[0]
-    log_p = network.logits.weight.detach().squeeze(1).log_softmax(0).numpy()
-    (low, _), loss = minimum_losses(distribution, GROUP[seen], 1), -(distribution @ log_p).mean()
-    assert low < loss < low + 0.02
-    trainer.test(model, data, verbose=False)
-    results = run_results(model, data.federation)
-    assert results["test"]["loss"]["weighted"] == pytest.approx(loss, abs=0.02)
-    assert results["data"]["minimum_loss_by_models"]["1"] == [low, low]
 
 
 def test_results_and_table_have_the_minima(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.data.names import printable
@@ -13,6 +12,8 @@ from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fedem_lightning.data.federation import Federation
 
 # Modules that are slow to import are imported by the command that uses them.
@@ -72,11 +73,13 @@ def _describe(chosen: argparse.Namespace) -> None:
     Console(markup=False, emoji=False).print(table)
 
 
-def label_counts(federation: "Federation") -> np.ndarray | None:
+def label_counts(federation: "Federation") -> "np.ndarray | None":
     """Samples of each class of each client, int64 [T, Y]; None without classes, and where a sample has several labels.
 
     In text, the class of a window is its last target: with stride 1 every character counts about once.
     """
+    import numpy as np
+
     from fedem_lightning.data.arrays import has_several
     from fedem_lightning.data.samples import Windows
     from fedem_lightning.tasks import Regression
@@ -94,6 +97,8 @@ def label_counts(federation: "Federation") -> np.ndarray | None:
 
 def describe(federation: "Federation") -> dict[str, Any]:
     """Statistics of a federation as plain numbers; docs/data.md defines them."""
+    import numpy as np
+
     sizes = np.stack([split.counts().numpy() for split in federation.splits.values()])  # [split, T]
     counts, total = label_counts(federation), sizes.sum(axis=0)
     facts: dict[str, Any] = {

@@ -71,21 +71,15 @@ class Dealing:
     drop_empty: bool = False
 
     def deal(self, labels: Labels, seed: int) -> Partition:
-        """Calls the partition; UserError if a user's own function returns something else."""
+        """Calls the partition, which may be a user's own function."""
         partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
-        wanted = f"partition: expected a function (labels, seed, ...) -> Partition, got {given(partition)}"
-        try:
-            own = Dealing.__dataclass_fields__.keys() & inspect.signature(partition).parameters
-            options = {name: getattr(self, name) for name in own}
-            check_arguments("", partition, options)
-            dealt = partition(labels, seed, **options)
-        except TypeError as error:  # it takes others
-            raise UserError(f"{wanted} ({error})") from error
-        client, n_clients = np.asarray(getattr(dealt, "client", "")), len(getattr(dealt, "names", ()))
-        fits = client.shape == (len(labels.y),) and client.dtype.kind == "i"
-        fits = fits and bool(((client >= -1) & (client < n_clients)).all())
-        require(fits, f"{wanted}: the client of each sample, {len(labels.y)} numbers from -1 to {n_clients - 1}")
-        return self.without_empty(dealt, np.zeros_like(client), np.ones(n_clients, dtype=bool))[0]
+        own = Dealing.__dataclass_fields__.keys() & inspect.signature(partition).parameters
+        options = {name: getattr(self, name) for name in own}
+        check_arguments("", partition, options)
+        dealt = partition(labels, seed, **options)
+        wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
+        require(isinstance(dealt, Partition), f"{wanted}, got {given(dealt)}")
+        return self.without_empty(dealt, np.zeros_like(dealt.client), np.ones(len(dealt.names), dtype=bool))[0]
 
     def without_empty(self, dealt: Partition, split: np.ndarray, seen: np.ndarray) -> tuple[Partition, np.ndarray]:
         """With `drop_empty` the clients that have a training sample, or are unseen and have any; else all of them.

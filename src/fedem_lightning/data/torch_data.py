@@ -221,13 +221,12 @@ def _class_names(where: str, data: Any, labels: Sequence[str | int]) -> tuple[st
     It says them by `class_to_idx` or `classes` (torchvision's `ImageFolder`), or as a `ClassLabel` (Hugging Face) of
     one of the columns `labels`. Of a `Subset` or a `ConcatDataset` the data sets beneath it count.
     """
-    if isinstance(data, Subset):
-        return _class_names(where, data.dataset, labels)
-    if isinstance(data, ConcatDataset):
-        first, *others = (_class_names(where, one, labels) for one in data.datasets)
-        same = all(other == first for other in others)
-        require(same, f"{where}: the data sets of a ConcatDataset number their classes differently; give them singly")
-        return first
+    if isinstance(data, Subset | ConcatDataset):
+        beneath = data.datasets if isinstance(data, ConcatDataset) else [data.dataset]
+        found = {_class_names(where, one, labels) for one in beneath}
+        same = f"{where}: the data sets of a ConcatDataset number their classes differently; give them singly"
+        require(len(found) == 1, same)
+        return found.pop()
     numbers, features = getattr(data, "class_to_idx", None), getattr(data, "features", None)
     names = getattr(data, "classes", None)
     if isinstance(features, Mapping):
@@ -249,10 +248,9 @@ def _joined_by_name(parts: list[Part]) -> list[Part]:
     named = [(where, part) for where, part in parts if part.classes is not None]
     if not named or any(part.y.ndim != 1 or part.y.dtype.kind not in "iu" for _, part in parts):
         return [(where, part._replace(classes=None)) for where, part in parts]
-    some, every = named[0][0], named[0][1].classes
-    if any(part.classes != every for _, part in named):
-        every = tuple(sorted({name for _, part in named for name in part.classes}))
-    found = []
+    (some, first), found = named[0], []
+    same = all(part.classes == first.classes for _, part in named)
+    every = first.classes if same else tuple(sorted({name for _, part in named for name in part.classes}))
     for where, part in parts:
         names, y = part.classes, part.y
         told = f"{where}: its data set does not name its classes, but that of {some} does"
