@@ -1,7 +1,6 @@
 """`python -m fedem_lightning.report`: what it prints and writes, mistakes, folders that cannot be read, odd names."""
 
 import json
-import math
 import re
 import shlex
 import subprocess
@@ -54,6 +53,7 @@ def test_the_default_is_six_columns_a_page_a_table_and_three_figures(
         [2, 74.7, np.log(2) / 2]
     )
     assert r"FedEM & 75.0 $\pm$ 7.07 & 74.7 & 65.0 $\pm$ 7.07 & 0.0133 &" in (tmp_path / "out/report.tex").read_text()
+    assert report(capsys, tmp_path / "runs", "--out", tmp_path / "out", "--force")[2] == 0
 
 
 def test_a_method_has_its_title_and_colour_everywhere_and_notes_are_comments(
@@ -93,16 +93,6 @@ def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.C
     assert "worse than fedavg beyond" not in everything  # nothing fills that column: the clients' samples are unknown
 
 
-def test_varied_values_have_columns_in_the_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for m in (2, 3):
-        make_run(tmp_path / str(m), 0.7 + m / 100, "fedem", config={"algorithm.n_components": m, "dataset.alpha": 0.5})
-    make_run(tmp_path / "other", 0.7, "fedem", config={"algorithm.n_components": 2, "dataset.alpha": None})
-    report(capsys, tmp_path, "--out", tmp_path / "out", "--figures", "seeds")
-    table = pd.read_csv(tmp_path / "out" / "report.csv")
-    assert table["algorithm.n_components"].dropna().tolist() == [2, 3]
-    assert table["dataset.alpha"].tolist() == pytest.approx([0.5, 0.5, math.nan], nan_ok=True)
-
-
 def test_two_rows_are_compared_client_by_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (0, 1):
         for name, n_right in (("fedem", 60), ("fedavg", 50 - seed)):
@@ -121,39 +111,6 @@ def test_two_rows_are_compared_client_by_client(tmp_path: Path, capsys: pytest.C
     np.testing.assert_allclose(clients["p"], np.repeat([2 * 0.5**10, 2 * 0.5**11], 8))  # ten samples, and eleven
     assert "mean gain +17.5, 95 % interval +17.5 to +17.5, p = 0.0078 (8 clients, means over 2 seeds)" in out
     assert f"t-test over 2 seeds: p = {stats.ttest_1samp([100 / 6, 110 / 6], 0).pvalue:.2g}\n" in out
-
-
-def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path / "run")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "curves.png").touch()  # an unknown file of the same name stops it, too
-    _, err, code = report(capsys, tmp_path / "run", "--out", tmp_path / "out")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "already holds curves.png; choose another folder, or add --force" in err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["curves.png"]
-    assert report(capsys, tmp_path / "run", "--out", tmp_path / "out", "--force")[2] == 0
-
-
-def test_mistakes_get_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "run")
-    wrong: dict[str, list[Any]] = {
-        "--table: there is no fedem-table-9; expected one of fedem-table-2, ": ["--table", "fedem-table-9"],
-        "--force: expected --out": ["--force"],
-        "--figures: expected --out": ["--figures", "seeds"],
-        "--figures: no figure 'seed'; expected some of curves, ": ["--out", tmp_path / "new", "--figures", "seed"],
-        "--columns: no column 'weigthed'; expected some of seeds, rounds, ": ["--columns", "weigthed"],
-        "--compare: no table has both 'fedavgg' and 'fedavg'; the rows are ": [
-            "--compare",
-            "fedavgg",
-            "fedavg",
-        ],
-    }
-    for message, arguments in wrong.items():
-        out, err, code = report(capsys, run, *arguments)
-        assert (out, code, err.count("\n")) == ("", 2, 1), message
-        assert err.startswith("error: ")
-        assert message in err
-    assert not (tmp_path / "new").exists()
 
 
 def test_folders_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

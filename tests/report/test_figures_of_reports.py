@@ -69,14 +69,6 @@ def test_a_method_that_sends_nothing_is_a_level_by_megabytes(tmp_path: Path) -> 
     assert lines["Local, 0 MB"][1].tolist() == [60, 60]
 
 
-def test_curves_by_simulated_time_are_drawn_where_it_is_known(tmp_path: Path) -> None:
-    make_run(tmp_path / "avg", 0.68, times={"wireless": 40.0})
-    make_run(tmp_path / "em", 0.75, "fedem")
-    lines = lines_of(figure(tmp_path, "time_wireless"))
-    assert list(lines) == ["FedAvg"]
-    np.testing.assert_allclose(lines["FedAvg"], [[20, 40], [58, 68]])
-
-
 def test_every_seed_is_a_point_and_the_best_method_is_on_top(tmp_path: Path) -> None:
     scores = {"fedem": [0.80, 0.82], "apfl": [0.79, 0.80], "fedavg": [0.70, 0.71], "ditto": [0.9, float("nan")]}
     for name, values in scores.items():

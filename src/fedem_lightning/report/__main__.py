@@ -9,41 +9,42 @@ from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
-        chosen = _parser().parse_args(arguments)
+        chosen = parser().parse_args(arguments)
         from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
 
         make_report(chosen)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = Parser(
         prog="python -m fedem_lightning.report",
         description="Compares finished runs with one another and with the papers.",
     )
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
-    parser.add_argument(
+    options.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
+    options.add_argument(
         "--out", type=Path, metavar="DIR", help="also write a page, the table as CSV and LaTeX, and figures there"
     )
-    parser.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
-    parser.add_argument(
+    options.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
+    options.add_argument(
         "--columns", nargs="+", metavar="NAME", help="the columns to show, or all; default: the first six with numbers"
     )
-    parser.add_argument(
+    options.add_argument(
         "--intervals", action="store_true", help="also show Student's 95 %% interval of the test scores over seeds"
     )
-    parser.add_argument(
+    options.add_argument(
         "--figures",
         nargs="+",
         metavar="NAME",
         help="with --out: the figures to draw; default: curves, seeds, clients; others: megabytes, time_NETWORK",
     )
-    parser.add_argument(
+    options.add_argument(
         "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"
     )
-    parser.add_argument(
+    options.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="also compare two rows client by client; labels, or algorithms"
     )
-    return parser
+    return options
 
 
 if __name__ == "__main__":

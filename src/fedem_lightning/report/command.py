@@ -36,8 +36,6 @@ from fedem_lightning.run.commands import check_folder
 
 def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
-    for option in ("force", "figures"):
-        require(not getattr(chosen, option) or chosen.out is not None, f"--{option}: expected --out DIR with it")
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
         figures = [f"{name}.{kind}" for name in chosen.figures or DEFAULT for kind in ("pdf", "png")]
