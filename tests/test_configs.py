@@ -6,21 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-import torchvision
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
-from fedem_lightning import UserError
-from fedem_lightning.run.building import build_model
-from fedem_lightning.run.execute import run
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.settings.keys import choices
 from helpers.commands import CONFIG_DIR, composed
 from helpers.encoders import save_encoder, save_texts
 from helpers.folders import save_images
 from helpers.pfllib import save_pfllib
-from helpers.runs import SMALL, composed_small, leave_undrawn, run_small
+from helpers.runs import composed_small, leave_undrawn, run_small
 
 GROUPS = (
     "adaptation",
@@ -185,27 +178,6 @@ def test_an_experiment_names_its_command() -> None:
         assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:8])
 
 
-def test_a_target_of_the_users_own_takes_no_keys_of_the_backbone_that_it_replaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_undrawn(monkeypatch)
-    (tmp_path / "net_of_mine.py").write_text(
-        "from torch import nn\n\n\nclass Net(nn.Sequential):\n"
-        "    def __init__(self, n_outputs, width=4):\n"
-        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, n_outputs))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    overrides = ["backbone._target_=net_of_mine.Net", "+backbone.width=3", "dataset=digits", "trainer.max_epochs=1"]
-    choices = {"algorithm": "fedem", "dataset": "digits", "backbone": "linear"}
-    config, wrong = (composed(*overrides, *more) for more in ([], ["backbone.bias=false"]))
-    results = run(config, tmp_path / "run", choices, overrides)
-    assert results["backbone"] == "Net"
-    saved = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
-    assert saved.backbone == {"_target_": "net_of_mine.Net", "n_outputs": None, "width": 3}
-    with pytest.raises(UserError, match=r"^backbone\.bias: Net takes no such argument$"):  # what the user has typed
-        run(wrong, tmp_path / "wrong", choices, [*overrides, "backbone.bias=false"])
-
-
 def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, client = rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 4
@@ -224,24 +196,3 @@ def test_one_client_is_a_federation_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", x=rng.normal(size=(20, 3)), y=np.arange(20) % 2, client=np.zeros(20, int))
     results = run_small(tmp_path / "run", tmp_path, "dataset=npz", f"dataset.path={tmp_path}/one.npz")
     assert results["n_clients"] == 1
-
-
-def test_all_components_start_from_pretrained_weights(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretrained(name: str, weights: str | None) -> torch.nn.Module:
-        network = getattr(torchvision.models, name)()
-        if weights is not None:
-            with torch.no_grad():
-                for parameter in network.parameters():
-                    parameter.fill_(0.123)
-        return network
-
-    monkeypatch.setattr(torchvision.models, "get_model", pretrained)
-    small = [argument.format(files=files) for argument in SMALL["cifar10"]]
-    config = composed("dataset=cifar10", *small, "backbone=mobilenet_v2", "fidelity=reference")
-    model: Any = build_model(config, instantiate(config.dataset))
-    first, second, third = (c.features[0][0].weight for c in model.components)
-    assert torch.equal(first, torch.full_like(first, 0.123))
-    assert torch.equal(first, second)
-    assert torch.equal(first, third)
-    heads = [c.classifier[-1].weight for c in model.components]
-    assert not torch.equal(heads[0], heads[1])

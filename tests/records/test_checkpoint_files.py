@@ -1,5 +1,6 @@
 """Checkpoints on the disk: a changed bit is noticed, by whoever reads the file; and a full disk leaves the earlier."""
 
+import errno
 import os
 import resource
 import shutil
@@ -14,6 +15,7 @@ import torch
 from fedem_lightning import FedAvg, FedEM, UserError
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
+from fedem_lightning.records.files import replacing
 from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.serving.model_files import load
 from helpers.federations import make_data, make_model, make_trainer
@@ -122,3 +124,18 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(run: Path, tm
     assert str(refusal.value) == f"cannot write {path} (File too large)"
     assert os.listdir(tmp_path) == [path.name]
     read_checkpoint(path)
+
+
+def _fill(path: Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_cannot_be_written_leaves_no_folder_and_the_earlier_file(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for path in (tmp_path / "a" / "b" / "new", tmp_path / "old"):
+        with pytest.raises(UserError, match=r"cannot write .*No space left"):
+            _fill(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"

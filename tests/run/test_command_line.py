@@ -1,7 +1,5 @@
 """Misspelt names on the command line: the nearest one, without PyTorch; folders of the user's own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,19 +15,6 @@ def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     assert nearest_keys("b.lrr", keys) == ["b.lr"]
     assert nearest_keys("b.rat", keys) == []
     assert nearest_keys("ratess", keys) == ["c.rates"]
-
-
-@pytest.mark.parametrize("typed", ["trainer.max_epoch=3", "algorithm=fedagv", "--verison", "seed=1,2"])
-def test_the_answer_does_not_wait_for_pytorch(typed: str, tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom fedem_lightning.run.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as stop:\n    sys.exit(10 * ('torch' in sys.modules) + stop.code)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, typed], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_search_is_over_one_method_and_seed(

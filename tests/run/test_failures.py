@@ -104,3 +104,11 @@ def test_other_commands_fail_alike(
         assert err.startswith(said)
         if code == 1:
             Path(err.split("full trace: ")[1].strip()).unlink()
+
+
+def test_what_the_system_refuses_is_one_line_with_the_file() -> None:
+    with pytest.raises(OSError, match="too long") as caught:
+        Path("x" * 5000).stat()
+    line = user_message(caught.value) or ""
+    assert line.endswith(": the system refuses it (File name too long)")
+    assert len(line) < 1100

@@ -9,7 +9,6 @@ import pytest
 
 from fedem_lightning import FedAvg, UserError
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.run import metrics_file
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from helpers.federations import make_data, make_model, make_trainer
 
@@ -58,19 +57,6 @@ def test_a_line_that_a_kill_has_cut_off_is_written_again(cut: int, tmp_path: Pat
     kept = len(killed.read_text().rpartition("\n")[0].splitlines()) - 1
     rounds(killed, kept + 1, 6)
     assert killed.read_bytes() == straight.read_bytes()
-
-
-def test_a_row_is_added_without_writing_the_others_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "metrics.csv"
-    rounds(path, 1, 3)
-    file = RoundCSVLogger(path)
-    file.begin(3)
-    monkeypatch.setattr(metrics_file, "write_atomically", lambda *_: pytest.fail("all is written again"))
-    file.log_metrics({"lr": 0.5, "val/loss": 1.0}, 4)
-    file.write()
-    file.log_metrics({"lr": 0.5}, 4)  # as Lightning does, after the round
-    file.finalize("success")
-    assert [row["lr"] for row in read(path)] == ["0.1", "0.2", str(0.1 * 3), "0.5"]
 
 
 @pytest.mark.parametrize("old", ["2,0.2", ","])

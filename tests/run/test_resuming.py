@@ -4,6 +4,8 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -85,3 +87,35 @@ def test_a_sweep_that_is_repeated_skips_finished_jobs(
     assert snapshot(jobs[0]) == before
     runs, skipped = find_runs([tmp_path / "sweep"])
     assert (len(runs), skipped) == (2, [])
+
+
+NAMES = np.array(["[red]north[/]", "[/south]", ":smile: east"])
+
+
+def write(folder: Path, change: float = 0.0) -> None:
+    rng, client = np.random.default_rng(0), np.repeat(np.arange(3), 20)
+    x = rng.normal(size=(60, 3)).astype(np.float32)
+    x[-1, -1] += change
+    np.savez(folder / "mine.npz", x=x, y=np.resize(["[b]", "[/]"], 60), client=client, names=NAMES)
+
+
+def test_a_run_whose_x_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path)
+    arguments = ["dataset=npz", "dataset.path=mine.npz", "algorithm=fedavg", "run_dir=run", "trainer.accelerator=cpu"]
+    assert call(tmp_path, monkeypatch, *arguments, "trainer.max_epochs=1") == 0, capsys.readouterr().err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["not_finite"] == {"train": 0, "val": 0, "test": 0, "clients": []}
+    assert results["data"]["classes"] == ["[/]", "[b]"]
+    assert pd.read_parquet(tmp_path / "run" / "clients.parquet").id.tolist() == NAMES.tolist()
+    before = snapshot(tmp_path / "run")
+    write(tmp_path, change=1e-6)
+    capsys.readouterr()
+    assert call(tmp_path, monkeypatch, *arguments, "trainer.max_epochs=2", "ckpt_path=auto") == 2
+    error = capsys.readouterr().err
+    assert "was trained on another federation (other x or labels, partition, split or seed)" in error
+    assert error.count("\n") == 1
+    assert snapshot(tmp_path / "run") == before
+    write(tmp_path)
+    assert call(tmp_path, monkeypatch, *arguments, "trainer.max_epochs=2", "ckpt_path=auto") == 0

@@ -56,8 +56,6 @@ def not_composed(error: Exception, words: Sequence[str]) -> UserError:
 
 def _line(error: Exception, words: Sequence[str]) -> str:
     said, cause = str(error), error.__cause__
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
-        return "the working directory is gone"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if choice == "optuna":
