@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.records import HIGHER_IS_BETTER, headline, in_words
 from fedem_lightning.records.configs import data_and_network
@@ -117,8 +117,18 @@ def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str
     return "chosen_for" if chosen_for == data_and_network(functools.partial(OmegaConf.select, config)) else "other_data"
 
 
-def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictConfig, to_tune: str) -> str:
-    """What to say about a run's learning rates; a line with `to_tune` ends it where nobody chose one for these data."""
+def rate_line(
+    rates: Sequence[Rate],
+    choices: Mapping[str, str],
+    config: DictConfig,
+    data: FederatedDataModule,
+    words: tuple[Sequence[str], Sequence[str]],
+) -> str:
+    """Who chose a run's learning rates; where nobody did for these data, the command that chooses one.
+
+    The clients' rate is tuned too, unless the command line gives it: the overrides and flags in `words`. UserError: the
+    run is a search, and has no validation samples.
+    """
     these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
     experiment = choices.get("experiment")
     said: dict[Any, str] = {
@@ -129,26 +139,19 @@ def rate_line(rates: Sequence[Rate], choices: Mapping[str, str], config: DictCon
         "other_data": f"chosen for {config.get('rates_chosen_for')}, nobody chose one for {these}",
         None: f"the default, nobody chose it for {these}",
     }
-    parts = [f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates]
-    between = "; " if to_tune == WITHOUT_VAL else "\n"
-    by_default = rates[0].of == choices["algorithm"] and any(rate.chosen_by in UNCHOSEN for rate in rates)
-    return f"learning rate {'; '.join(parts)}" + (f"{between}{to_tune}" if by_default else "")
-
-
-def to_tune(data: FederatedDataModule, overrides: Sequence[str], flags: Sequence[str], rates: Sequence[Rate]) -> str:
-    """How to choose the learning rates that nobody chose for a run's data: by a command, if it has validation samples.
-
-    The clients' rate is tuned too, unless the command line gives it. UserError: this is such a command without them.
-    """
-    tunes = any(word.lstrip("+").startswith("tune=") for word in overrides)
-    if not len(data.federation.splits["val"]):
-        if tunes:
-            raise UserError(f"+tune: {WITHOUT_VAL}")
-        return WITHOUT_VAL
-    left_out = (*FINDS_RUN, "logger")
-    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] not in left_out]
-    higher = HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]
-    direction = [] if higher else ["hydra.sweeper.direction=minimize"]
-    adapts = any(rate.chosen_by in UNCHOSEN for rate in rates[1:])
-    too = ["adaptation.client_optimizer.lr=tag(log,interval(0.001,10))"] if adapts else []
-    return f"choose one with: {run_command(['+tune=learning_rate', *kept, *too, *direction], ['-m', *flags])}"
+    line = "learning rate " + "; ".join(f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates)
+    overrides, flags = words
+    typed = {word: word.lstrip("+").partition("=")[0] for word in overrides}
+    has_val = len(data.federation.splits["val"]) > 0
+    require(has_val or "tune" not in typed.values(), f"+tune: {WITHOUT_VAL}")
+    unchosen = [rate.chosen_by in UNCHOSEN for rate in rates]
+    if rates[0].of != choices["algorithm"] or not any(unchosen):
+        return line
+    if not has_val:
+        return f"{line}; {WITHOUT_VAL}"
+    tuned = ["+tune=learning_rate", *(word for word, key in typed.items() if key not in (*FINDS_RUN, "logger"))]
+    if any(unchosen[1:]):
+        tuned.append("adaptation.client_optimizer.lr=tag(log,interval(0.001,10))")
+    if not HIGHER_IS_BETTER[headline(data.federation.task.measures)[0]]:
+        tuned.append("hydra.sweeper.direction=minimize")
+    return f"{line}\nchoose one with: {run_command(tuned, ['-m', *flags])}"

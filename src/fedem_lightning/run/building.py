@@ -86,16 +86,6 @@ def _network(config: DictConfig) -> nn.Module:
     return network
 
 
-def build_callbacks(config: DictConfig) -> list[pl.Callback]:
-    """Builds the configured callbacks, and the one that every run has."""
-    callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
-    if not config.trainer.get("fast_dev_run"):
-        callbacks.append(SaveRow())
-    if config.trainer.get("enable_progress_bar") is False:
-        callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
-    return callbacks
-
-
 def pick_accelerator(config: DictConfig) -> str:
     """The Trainer's accelerator: the CPU where auto would take a Mac's GPU, which has no float64."""
     accelerator = config.trainer.get("accelerator", "auto")
@@ -128,15 +118,20 @@ def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedD
     return devices
 
 
-def build_trainer(config: DictConfig, folder: Path, callbacks: list[pl.Callback], devices: Any) -> pl.Trainer:
-    """Builds Lightning's Trainer with the run's callbacks, which writes metrics.csv."""
+def build_trainer(config: DictConfig, folder: Path, trackers: pl.Callback, devices: Any) -> pl.Trainer:
+    """Builds Lightning's Trainer with the configured callbacks, and those that every run has; it writes metrics.csv."""
+    callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
+    if config.trainer.get("enable_progress_bar") is False:
+        callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
+    if not config.trainer.get("fast_dev_run"):
+        callbacks.append(SaveRow())
     options = {"check_val_every_n_epoch": 1} if config.get("scores") == "every_round" else {}
     trainer: pl.Trainer = instantiate(
         config.trainer,
         **options,
         accelerator=pick_accelerator(config),
         devices=devices,
-        callbacks=callbacks,
+        callbacks=[*callbacks, trackers],
         logger=RoundCSVLogger(folder / "metrics.csv"),
         plugins=[MappedCheckpoints(), *_environment()],
         default_root_dir=str(folder),

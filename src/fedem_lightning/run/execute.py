@@ -18,40 +18,13 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.run.announcements import (
-    first_lines,
-    learning_rates,
-    rate_line,
-    resumed_lines,
-    round_lines,
-    stop_lines,
-    to_tune,
-)
-from fedem_lightning.run.building import (
-    build_callbacks,
-    build_model,
-    build_trainer,
-    pick_devices,
-    quieten,
-    with_features,
-)
+from fedem_lightning.run import announcements, run_folder
+from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
 from fedem_lightning.run.commands import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.job_folders import resume_command, run_command
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
-from fedem_lightning.run.run_folder import (
-    begin_folder,
-    check_checkpoint,
-    check_run_folder,
-    find_checkpoint,
-    finished_results,
-    held_files,
-    leave_folder,
-    newest_checkpoint,
-    only_run_in,
-    rounds_of,
-)
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.trackers import Trackers
 from fedem_lightning.settings.keys import dataset_name
@@ -76,22 +49,22 @@ def run(
     quieten()
     choices = {**choices, **own_targets(config, overrides)}
     check_configuration(config)
-    with only_run_in(folder):
+    with run_folder.only_run_in(folder):
         if not is_worker_rank():
-            check_run_folder(folder, config)
-        if (finished := finished_results(folder, config)) is not None:
+            run_folder.check_run_folder(folder, config)
+        if (finished := run_folder.finished_results(folder, config)) is not None:
             rank_zero_only(print)(f"{folder}: finished after round {finished['rounds']}, nothing is left to do")
             return finished
-        checkpoint = find_checkpoint(config.ckpt_path, folder)
+        checkpoint = run_folder.find_checkpoint(config.ckpt_path, folder)
         try:
             return _run(config, folder, choices, overrides, flags, checkpoint, start)
         except (KeyboardInterrupt, SystemExit):  # the latter is Lightning's answer to the former
             if is_worker_rank():
                 return {}
-            newest, command = newest_checkpoint(folder), resume_command(folder, overrides, flags)
+            newest, command = run_folder.newest_checkpoint(folder), resume_command(folder, overrides, flags)
             if newest is None:
                 raise Interrupted(f"stopped before the first checkpoint; start again with: {command}") from None
-            raise Interrupted(f"stopped; continue after round {rounds_of(newest)} with: {command}") from None
+            raise Interrupted(f"stopped; continue after round {run_folder.rounds_of(newest)} with: {command}") from None
         except Exception:
             time.sleep(_PATIENCE if is_worker_rank() else 0)
             raise
@@ -110,32 +83,31 @@ def _run(
     data = with_features(config, instantiate(config.dataset))
     model = build_model(config, data)
     model.statistics.begun = start
-    rates = learning_rates(config, choices, overrides, model)
-    lines = [rate_line(rates, choices, config, to_tune(data, overrides, flags, rates))] if rates else []
+    rates = announcements.learning_rates(config, choices, overrides, model)
+    lines = [announcements.rate_line(rates, choices, config, data, (overrides, flags))] if rates else []
     choices = {**choices, "dataset": dataset_name(choices["dataset"], data.federation.notes.get("source"))}
-    done = 0 if checkpoint is None else rounds_of(checkpoint)
+    done = 0 if checkpoint is None else run_folder.rounds_of(checkpoint)
     if checkpoint is None:
         lines += _planned_privacy(model, len(data.federation.clients()), config.trainer.max_epochs)
     else:
-        check_checkpoint(checkpoint, model, data.federation)
+        run_folder.check_checkpoint(checkpoint, model, data.federation)
         enough = config.trainer.max_epochs == -1 or config.trainer.max_epochs >= done
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
-        lines += resumed_lines(checkpoint, model, config.trainer.max_epochs)
+        lines += announcements.resumed_lines(checkpoint, model, config.trainer.max_epochs)
     trackers = Trackers(config, folder, choices, overrides)
-    devices = pick_devices(config, model, data)
-    trainer = build_trainer(config, folder, [*build_callbacks(config), trackers], devices)
+    trainer = build_trainer(config, folder, trackers, pick_devices(config, model, data))
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
-    launched, before = launch_settings(), held_files(folder)
+    launched, before = launch_settings(), run_folder.held_files(folder)
     results: dict[str, Any] = {}
     writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
     try:
         if writes:
             rows_of(trainer).begin(done)
-            begin_folder(folder, config, overrides)
+            run_folder.begin_folder(folder, config, overrides)
             (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
         if trainer.is_global_zero:
-            print(*first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
+            print(*announcements.first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
         _train_and_test(trainer, model, data, checkpoint)
         if writes:
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
@@ -145,11 +117,16 @@ def _run(
             results, figures = write_run(folder, names, model, data.federation, title)
             trackers.report(results, model.clients, figures)
             print_summary(results, method=title)
-            print(*stop_lines(trainer), f"results, figures and checkpoints: {folder}", *round_lines(results), sep="\n")
+            print(
+                *announcements.stop_lines(trainer),
+                f"results, figures and checkpoints: {folder}",
+                *announcements.round_lines(results),
+                sep="\n",
+            )
             print_result(results, title)
     except BaseException:
         if trainer.is_global_zero and whole_run(model)[0].rounds <= done:
-            leave_folder(folder, before)
+            run_folder.leave_folder(folder, before)
         raise
     finally:
         _end_other_processes(trainer)
