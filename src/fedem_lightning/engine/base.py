@@ -173,7 +173,11 @@ class LoopEngine(Engine):
                     for m, model in enumerate(models):
                         weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]
                         batch = Batch(x, y, weight, size, fold(batches.keys[c], s, m))
-                        take_step(step, step.objective, model, batch)
+                        try:
+                            take_step(step, step.objective, model, batch)
+                        except Exception as error:
+                            error.client = c  # type: ignore[attr-defined]  # whose step it was
+                            raise
                     progress(1 / n_steps)
                 start += count
                 if not n_steps:
