@@ -1,5 +1,5 @@
 from .adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
-from .aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean
+from .aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean, Update
 from .algorithms import (
     AFL,
     APFL,
@@ -85,6 +85,7 @@ from .serving.model_files import load, load_clients
 from .topology import Topology
 
 __version__: str
+from .local_solver import LocalStep, Step, near
 
 __all__ = [
     "AFL",
@@ -153,6 +154,7 @@ __all__ = [
     "Linear",
     "LoRA",
     "Local",
+    "LocalStep",
     "LoopEngine",
     "Mapper",
     "Mean",
@@ -177,6 +179,7 @@ __all__ = [
     "SendNaN",
     "ShiftedExponentialNetwork",
     "SignFlip",
+    "Step",
     "Surrogate",
     "SurrogateOptimization",
     "SyntheticMixture",
@@ -186,11 +189,13 @@ __all__ = [
     "Topology",
     "TorchDataModule",
     "TrimmedMean",
+    "Update",
     "UserCentric",
     "UserError",
     "VmapEngine",
     "embedded",
     "load",
     "load_clients",
+    "near",
     "save_run",
 ]

@@ -98,16 +98,18 @@ class LocalStep:
 
 @dataclass(frozen=True)
 class ProximalStep(LocalStep):
-    """A local step on F(theta) + (mu / 2) |theta - anchor|^2; the learner has "anchor" beside "params"."""
+    """A local step on F(theta) + (mu / 2) |theta - anchor|^2 over the tensors in the learner's "anchor"."""
 
     mu: float
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """The gradient is g + mu (theta - anchor)."""
         params, anchor = learner["params"], learner["anchor"]
-        away = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
-        grads = torch._foreach_add(gradient(learner), away, alpha=self.mu)
-        self.optimizer.descend(learner, list(grads), self.lr)
+        grads = dict(zip(params, gradient(learner), strict=True))
+        held = [name for name in params if name in anchor]
+        away = torch._foreach_sub([params[name] for name in held], [anchor[name] for name in held])
+        pulled = torch._foreach_add([grads[name] for name in held], away, alpha=self.mu)
+        self.optimizer.descend(learner, list((grads | dict(zip(held, pulled, strict=True))).values()), self.lr)
 
 
 class Step:
@@ -138,7 +140,7 @@ class Step:
 
 
 def near(w: Models, mu: float) -> Step:
-    """A step on F(theta) + (mu / 2) |theta - w|^2, for models w [C, M, ...] (FedProx, Ditto)."""
+    """A step on F(theta) + (mu / 2) |theta - w|^2, for models w [C, M, ...], or some of their tensors (FedProx, Ditto)."""
     return Step(ProximalStep, {"anchor": w}, mu=mu)
 
 

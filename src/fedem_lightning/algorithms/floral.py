@@ -73,7 +73,7 @@ class FLoRAL(PartialAveraging):
         self.adapters: list[str] = self.components[0].adapters  # type: ignore[assignment]
         self.pi = self.per_client(torch.full((n_clients, n_components), 1 / n_components), column="pi_{m}")
 
-    def local_step(self) -> Step:
+    def local_step(self, batch: Block) -> Step:
         """A step on network, adapters and router together."""
         return Step(FLoRALStep, router_rate=self.router_rate, precondition=self.precondition)
 

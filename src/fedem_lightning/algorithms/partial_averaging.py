@@ -52,11 +52,11 @@ class PartialAveraging(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """The client trains u and v_t together; it keeps v_t and sends u."""
-        models = self.local_sgd(self.models_of(batch.clients), batch, round_, step=self.local_step())
+        models = self.local_sgd(self.models_of(batch.clients), batch, round_, step=self.local_step(batch))
         return self.keep_and_send(batch, models)
 
-    def local_step(self) -> Step | None:
-        """The local step of clients, in a round and when they join later; None: SGD's."""
+    def local_step(self, batch: Block) -> Step | None:
+        """The local step of the batch's clients, in a round and when they join later; None: SGD's."""
         return None
 
     def models_of(self, clients: Tensor) -> Models:
@@ -82,7 +82,7 @@ class PartialAveraging(FederatedAlgorithm):
 
     def train_private(self, models: Models, batch: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
-        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs, "step": self.local_step()}
+        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs, "step": self.local_step(batch)}
         self.keep_and_send(batch, self.local_sgd(models, batch, self.statistics.rounds, **options))
 
 
