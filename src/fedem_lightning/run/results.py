@@ -60,6 +60,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "air_bytes": statistics.air_bytes,
             "time": dict(statistics.times),
         },
+        "gradients": statistics.gradients,
         "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejections.total,
         **_faults(algorithm, federation),
