@@ -140,7 +140,7 @@ class Step:
 
 
 def near(w: Models, mu: float) -> Step:
-    """A step on F(theta) + (mu / 2) |theta - w|^2, for models w [C, M, ...], or some of their tensors (FedProx, Ditto)."""
+    """A step on F(theta) + (mu / 2) |theta - w|^2; w are models [C, M, ...], or some of their tensors (FedProx)."""
     return Step(ProximalStep, {"anchor": w}, mu=mu)
 
 
