@@ -1,7 +1,7 @@
 """Where the client updates of a round come from: here batch by batch of clients."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from pytorch_lightning.utilities import rank_zero_only
@@ -11,11 +11,9 @@ from fedem_lightning.aggregation import Update, check_update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.method import Method
 from fedem_lightning.rejections import first_line
 from fedem_lightning.uploads import compressed
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class UpdateSource(Protocol):
@@ -33,9 +31,9 @@ class UpdateSource(Protocol):
 class ClientProcesses(Protocol):
     """Clients that are processes of their own, elsewhere; `flower.clients` documents the members."""
 
-    def check(self, algorithm: "FederatedAlgorithm") -> None: ...
-    def begin(self, algorithm: "FederatedAlgorithm", round_: int) -> UpdateSource: ...
-    def scores(self, algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> Any: ...
+    def check(self, algorithm: Method) -> None: ...
+    def begin(self, algorithm: Method, round_: int) -> UpdateSource: ...
+    def scores(self, algorithm: Method, federation: Federation, clients: Tensor) -> Any: ...
 
 
 class ClientUpdates:
@@ -48,7 +46,7 @@ class ClientUpdates:
 
     error: Exception | None = None
 
-    def __init__(self, algorithm: "FederatedAlgorithm", round_: int) -> None:
+    def __init__(self, algorithm: Method, round_: int) -> None:
         self.algorithm, self.round_ = algorithm, round_
         self._put_back: list[Callable[..., None]] | None = []  # while all updates of this process are rejected
 

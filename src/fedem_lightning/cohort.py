@@ -1,7 +1,6 @@
 """Client sampling: the clients that take part in a round."""
 
 import secrets
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,13 +9,11 @@ from torch import Tensor
 from fedem_lightning.aggregation import Sampling
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
+from fedem_lightning.method import Method
 from fedem_lightning.randomness import Purpose, generator, secret_uniforms
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
-
-def draw_cohort(algorithm: "FederatedAlgorithm", federation: Federation, round_: int) -> Tensor:
+def draw_cohort(algorithm: Method, federation: Federation, round_: int) -> Tensor:
     """The cohort of an algorithm's round, int64, ascending."""
     clients, share, seed = federation.clients(), algorithm.participation, algorithm.seed
     if algorithm.samples_by_size:
@@ -28,7 +25,7 @@ def draw_cohort(algorithm: "FederatedAlgorithm", federation: Federation, round_:
     return sample_independently(clients, share, seed, round_, algorithm.cohort_secret)
 
 
-def sampling_of(algorithm: "FederatedAlgorithm", n_clients: int, rounds: int) -> Sampling:
+def sampling_of(algorithm: Method, n_clients: int, rounds: int) -> Sampling:
     """How n_clients clients take part in a number of rounds."""
     size = expected_size(algorithm.participation, n_clients)
     return Sampling(size / n_clients, size, rounds, algorithm.remote is not None)

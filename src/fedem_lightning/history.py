@@ -1,6 +1,7 @@
 """Round history: costs and metrics of a run's rounds, and the observer of their progress."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.network import Traffic
 from fedem_lightning.processes import Processes
 from fedem_lightning.rejections import NOT_FINITE, Rejection, Rejections
+
+Curves = Mapping[int, Mapping[str, float]]
+"""What each round logged, by its number; 0: before the first."""
 
 
 @dataclass

@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
-import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation, Models, make_aggregation
@@ -23,20 +22,17 @@ from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.engine import AutoEngine, Engine, make_engine
 from fedem_lightning.errors import UserError, require
-from fedem_lightning.evaluation.convergence import Curves, convergence, unfinished_line, whole_run
-from fedem_lightning.evaluation.scores import SampleScores
+from fedem_lightning.evaluation.convergence import convergence, unfinished_line, whole_run
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import RoundMetrics, Statistics
+from fedem_lightning.method import Method
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, arrange, make_components, stacked_state
-from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.models.personal_models import PersonalModels
 from fedem_lightning.models.tensors import frozen_bytes
-from fedem_lightning.network import Network, Transmission, check_networks
+from fedem_lightning.network import Network, check_networks
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
@@ -45,17 +41,13 @@ from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import PerClient, States
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
-
 _WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
 
 
-class FederatedModule(Recorded, pl.LightningModule):
-    """A LightningModule whose epoch is a communication round, with M shared components; `FederatedAlgorithm` has hooks.
+class FederatedAlgorithm(Recorded, Method):
+    """Base class of all methods: a LightningModule whose epoch is a communication round, with M shared components.
 
-    Its parts are `local` (training on clients' samples), `server` (averages and the server optimiser) and `states`
-    (what clients and server keep).
+    `Method` has the hooks that a method overrides, and what they use.
 
     Args:
         backbone: a function that makes a new network, called for each component; or a network, of which all components
@@ -82,10 +74,6 @@ class FederatedModule(Recorded, pl.LightningModule):
 
     """
 
-    components: nn.ModuleList
-    has_frozen: Tensor  # bool [T], the clients that have received the frozen parameters
-    samples_by_size = False  # whether clients with more training samples are drawn more often
-
     # --- the model --------------------------------------------------------------------------------------------------
 
     def __init__(
@@ -110,12 +98,12 @@ class FederatedModule(Recorded, pl.LightningModule):
         faults: Faults | None = None,
         seed: Seed = 0,
     ) -> None:
-        check_arguments(type(self).__name__, FederatedModule, locals())  # a subclass may pass on any value
+        check_arguments(type(self).__name__, FederatedAlgorithm, locals())  # a subclass may pass on any value
         super().__init__()
         _check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
-        self.participation, self.scored_clients = participation, scored_clients
+        self.participation, self.scored_clients, self.samples_by_size = participation, scored_clients, False
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
@@ -130,30 +118,25 @@ class FederatedModule(Recorded, pl.LightningModule):
         self.compression_error = ClientStore(n_clients, self.local.zeros()) if keeps else None  # not sent yet
         none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
         self.has_frozen = PerClient(none, held_by="server", persistent=kept)  # type: ignore[assignment]
-        self.save_hyperparameters(checkpoints.logged_arguments(self._method))
-        self.traffic: Transmission | None = None  # of the round, where a method says it; None: its updates tell
-        self.schema: Schema | None = None  # what the model knows of its federation
-        self.federation_digest: str | None = None  # digest of the training data
+        self.save_hyperparameters(checkpoints.logged_arguments(self))
+        self.traffic = None  # of the round, where a method says it; None: its updates tell
+        self.schema = None  # what the model knows of its federation
+        self.federation_digest = None  # digest of the training data
         self.remote: ClientProcesses | None = None  # where clients are not simulated here
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
-        self.curves: dict[int, dict[str, float]] = {}  # what each round logged, by its number; 0: before the first
-        self.past: tuple[Statistics, Curves] | None = None  # before `BestRound` went back; see `whole_run`
-        self.client_scores: dict[str, dict[str, np.ndarray]] = {}  # of the newest evaluation: split -> measure -> [C]
+        self.curves = {}  # what each round logged, by its number; 0: before the first
+        self.past = None  # before `BestRound` went back; see `whole_run`
+        self.client_scores = {}  # of the newest evaluation: split -> measure -> [C]
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
-        self.test_samples: SampleScores | None = None  # the scores of their test samples, also by Trainer.test
-        self.class_scores: dict[str, Any] | None = None  # scores of their classes, also by Trainer.test
-        self.label_scores: dict[str, Any] | None = None  # and of the labels of a multi-label task
-        self.diagnostics: dict[str, Any] = {}  # findings of methods and callbacks, by name; saved in results.json
-        self.artifacts: dict[str, dict[str, np.ndarray]] = {}  # arrays that are saved as NAME.npz, by Trainer.test
+        self.test_samples = None  # the scores of their test samples, also by Trainer.test
+        self.class_scores = None  # scores of their classes, also by Trainer.test
+        self.label_scores = None  # and of the labels of a multi-label task
+        self.diagnostics = {}  # findings of methods and callbacks, by name; saved in results.json
+        self.artifacts = {}  # arrays that are saved as NAME.npz, by Trainer.test
         self.says_unfinished = True  # at the end of a fit
         self._prepared: Federation | None = None
         self._trained: TrainedModel | None = None  # until the next round
-
-    @property
-    def _method(self) -> "FederatedAlgorithm":
-        """The model as its subclass, which has the hooks."""
-        return cast("FederatedAlgorithm", self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Declares a tensor of the clients that a method assigns; see `per_client`."""
@@ -195,51 +178,16 @@ class FederatedModule(Recorded, pl.LightningModule):
         given = {name: value for name, value in arguments.items() if name not in checkpoints.LIGHTNINGS_OPTIONS}
         return checkpoints.model_of(checkpoints.read_checkpoint(Path(checkpoint_path)), cls, trust, given)
 
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of one model, the user's network without its frozen parameters: the unit of `Transmission`."""
-        return model_bytes(self.components[0])
-
-    @property
-    def parameter_dtype(self) -> torch.dtype:
-        """The dtype to which features are cast."""
-        return next(self.components.parameters()).dtype
-
-    @property
-    def own_parameters(self) -> tuple[str, ...]:
-        """Names of a model's tensors of which each client has values of its own; none where clients share models.
-
-        Which layer is the head is known once the model has seen its data.
-        """
-        stores = self.states.stores()
-        return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether the clients are processes of their own, or were when the checkpoint was written."""
-        return self.remote is not None or self.deployed_before
-
-    @property
-    def known_pi(self) -> Tensor | None:
-        """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
-        return None if self.is_deployed else getattr(self, "pi", None)
-
     def evaluation_components(self, federation: Federation) -> Models:
         """The evaluation components: the M models that diagnostics look at, [M, ...]. Default: the components."""
         return stacked_state(self.components)
-
-    def scored_models(self, block: Block) -> PersonalModels:
-        """The models with which the block's clients are scored: their personal models after the adaptation."""
-        if self.adaptation is None:
-            return self._method.personal_models(block.clients)
-        return self.adaptation.adapt(self._method, block)
 
     # --- the trained model ------------------------------------------------------------------------------------------
 
     @property
     def trained_model(self) -> TrainedModel:
         """The models of known and of new clients, by name; UserError if the model has not been trained."""
-        self._trained = self._trained or TrainedModel(self._method)
+        self._trained = self._trained or TrainedModel(self)
         return self._trained
 
     def client(self, name: str) -> ClientModel:
@@ -253,7 +201,7 @@ class FederatedModule(Recorded, pl.LightningModule):
     def predict(self, block: Block) -> Tensor:
         """The clients' personal predictions (FedEM, Eq. 5), as `Task.predict` gives them, [n, ...]."""
         require(isinstance(block, Block), f"predict: expected a block of samples of clients; {_WHO_PREDICTS}")
-        return self._method.personal_models(block.clients).predict(block)
+        return self.personal_models(block.clients).predict(block)
 
     def forward(self, *_: object, **__: object) -> NoReturn:
         """Refuses `model(x)`, for which model predicts depends on the client; UserError says which model to call."""
@@ -273,7 +221,7 @@ class FederatedModule(Recorded, pl.LightningModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Validates the Trainer: Lightning calls this hook before all others. It adds no callback."""
-        fitting.check_start(self._method)
+        fitting.check_start(self)
         return []
 
     def setup(self, stage: str) -> None:
@@ -286,7 +234,7 @@ class FederatedModule(Recorded, pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Plans the rounds, and says so where nobody has chosen the learning rate."""
-        fitting.plan(self._method)
+        fitting.plan(self)
 
     def on_train_start(self) -> None:
         """Adds the rounds before this fit to the plan: a model that is fitted again goes on."""
@@ -296,13 +244,13 @@ class FederatedModule(Recorded, pl.LightningModule):
     @torch.no_grad()
     def training_step(self, batch: Federation, batch_idx: int) -> None:
         """One communication round; it steps the server optimiser once."""
-        fitting.begin_fit(self._method, batch)
+        fitting.begin_fit(self, batch)
         with keyed_streams(self.device, self.seed, self.statistics.rounds):
             if self.statistics.rounds == 0:
-                self._method.initialize(as_clients_have_it(self._method, batch, 0)[0])
-                scoring.score_first_models(self._method, batch)
-            metrics = run_round(self._method, batch)
-        fitting.log(self._method, metrics)
+                self.initialize(as_clients_have_it(self, batch, 0)[0])
+                scoring.score_first_models(self, batch)
+            metrics = run_round(self, batch)
+        fitting.log(self, metrics)
 
     def on_train_end(self) -> None:
         """Adds the last seconds to the training time; all processes have all rows again."""
@@ -311,32 +259,32 @@ class FederatedModule(Recorded, pl.LightningModule):
 
     def on_fit_end(self) -> None:
         """Says whether the validation loss still falls, unless the command line does."""
-        if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self._method)[1]))):
+        if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self)[1]))):
             rank_zero_only(print)(line)
 
     def prepare_for(self, federation: Federation) -> None:
         """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""
-        fitting.prepare(self._method, federation)
+        fitting.prepare(self, federation)
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
-        scoring.validate(self._method, batch)
+        scoring.validate(self, batch)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""
-        scoring.test(self._method, batch)
+        scoring.test(self, batch)
 
     def predict_step(self, batch: Federation, batch_idx: int) -> scoring.ClientPredictions:
         """Predictions for the test samples of the scored clients, of this process's share if there are several."""
-        return scoring.predict(self._method, batch)
+        return scoring.predict(self, batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the statistics and the diagnostics."""
-        checkpoints.save(self._method, checkpoint)
+        checkpoints.save(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores statistics and diagnostics; the run continues to count from there."""
-        checkpoints.restore(self._method, checkpoint)
+        checkpoints.restore(self, checkpoint)
 
 
 def _check_class(kind: type) -> None:

@@ -5,7 +5,6 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,14 +15,12 @@ from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, require
 from fedem_lightning.history import Round, RoundMetrics
+from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission, in_time
 from fedem_lightning.processes import Processes
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, Rejection, summarised
 from fedem_lightning.uploads import count_traffic, rehearsed, transmission_of, work_of
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 @dataclass
@@ -33,7 +30,7 @@ class Counted:
     sent: Transmission | None = None  # by one client; None: no update came
     streams: set[int] = field(default_factory=set)  # of the server, that a client has received
 
-    def add(self, algorithm: "FederatedAlgorithm", update: Update) -> None:
+    def add(self, algorithm: Method, update: Update) -> None:
         """Counts the update of a batch of clients."""
         self.sent = self.sent or transmission_of(algorithm, update)
         if update.stream is not None:
@@ -47,7 +44,7 @@ class Counted:
         return sent._replace(streams=len(streams)) if streams else sent
 
 
-def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     """Runs one round of any algorithm; returns the metrics to log."""
     start = time.perf_counter()
     statistics, processes = algorithm.statistics, Processes.of(algorithm.trainer)
@@ -83,7 +80,7 @@ def run_round(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[s
 
 
 def train_clients(
-    algorithm: "FederatedAlgorithm",
+    algorithm: Method,
     federation: Federation,
     cohort: Tensor,
     round_: int,
@@ -140,7 +137,7 @@ def train_clients(
     return means, rejections
 
 
-def _meet(algorithm: "FederatedAlgorithm", collector: Collector, processes: Processes) -> list[Rejection]:
+def _meet(algorithm: Method, collector: Collector, processes: Processes) -> list[Rejection]:
     """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
     metrics = algorithm.round_metrics
     if processes.size > 1:  # a process whose clients have all failed knows neither names nor shapes
@@ -161,7 +158,7 @@ def _meet(algorithm: "FederatedAlgorithm", collector: Collector, processes: Proc
 
 
 def _stop_without_updates(
-    algorithm: "FederatedAlgorithm", updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
+    algorithm: Method, updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
 ) -> None:
     """Raises the reason if all updates of the round were rejected; the model is then as it was before the round.
 
@@ -180,13 +177,11 @@ def _stop_without_updates(
     raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
 
 
-def _lower(algorithm: "FederatedAlgorithm") -> str:
+def _lower(algorithm: Method) -> str:
     return f"lower algorithm.client_optimizer.lr (now {algorithm.local.optimizer.lr:g})"
 
 
-def as_clients_have_it(
-    algorithm: "FederatedAlgorithm", federation: Federation, round_: int
-) -> tuple[Federation, Tensor]:
+def as_clients_have_it(algorithm: Method, federation: Federation, round_: int) -> tuple[Federation, Tensor]:
     """The federation, in which faulty clients may have other labels, and those clients, int64, ascending."""
     clients, faults = federation.clients(), algorithm.faults
     faulty = clients[:0] if faults is None else faults.faulty(clients, algorithm.seed, round_)
@@ -195,7 +190,7 @@ def as_clients_have_it(
     return federation, faulty
 
 
-def answering(algorithm: "FederatedAlgorithm", cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
+def answering(algorithm: Method, cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:
     """The clients of the cohort that answer, and those that do not; if none would, the first one does."""
     if algorithm.faults is None or algorithm.faults.answers:
         return cohort, []
@@ -205,9 +200,7 @@ def answering(algorithm: "FederatedAlgorithm", cohort: Tensor, faulty: Tensor) -
     return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
 
 
-def count_rejections(
-    algorithm: "FederatedAlgorithm", round_: int, silent: list[Rejection], updates: list[Rejection]
-) -> int:
+def count_rejections(algorithm: Method, round_: int, silent: list[Rejection], updates: list[Rejection]) -> int:
     """Adds a round's rejections, of clients that were not asked and of updates, to the statistics; their number."""
     unnamed = algorithm.round_metrics.rejected - len(updates)
     algorithm.statistics.rejections.add(round_ + 1, silent + updates, unnamed)

@@ -21,8 +21,8 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.module import FederatedAlgorithm
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """What clients upload: their updates, compressed where the run says so, and the bytes that a round sends."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,15 +9,14 @@ from fedem_lightning.aggregation import Models, Update, all_finite
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import RoundMetrics
+from fedem_lightning.method import Method
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.network import Traffic, Transmission, times_of_round
 from fedem_lightning.randomness import Purpose, fold
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
-
-def rehearsed(algorithm: "FederatedAlgorithm", data: Federation, clients: Tensor, round_: int) -> Update | None:
+def rehearsed(algorithm: Method, data: Federation, clients: Tensor, round_: int) -> Update | None:
     """What clients [C] would send without a training sample: the models from which they start. Nothing changes."""
     nothing = clients.new_zeros(0)
     metrics, put_back = algorithm.round_metrics, algorithm.states.remember(clients)
@@ -30,7 +28,7 @@ def rehearsed(algorithm: "FederatedAlgorithm", data: Federation, clients: Tensor
         put_back()
 
 
-def compressed(algorithm: "FederatedAlgorithm", update: Update, block: Block, round_: int) -> Update:
+def compressed(algorithm: Method, update: Update, block: Block, round_: int) -> Update:
     """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
 
     Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
@@ -53,13 +51,13 @@ def compressed(algorithm: "FederatedAlgorithm", update: Update, block: Block, ro
     return update._replace(models=update.models | {name: start[name] + decoded[name] for name in d})
 
 
-def _compressible(algorithm: "FederatedAlgorithm", update: Update) -> list[str]:
+def _compressible(algorithm: Method, update: Update) -> list[str]:
     """Names of the tensors that are compressed: the trained parameters among those that clients send."""
     parameters = trained_parameters(algorithm.components[0])
     return [name for name in update.start if name in parameters]
 
 
-def transmission_of(algorithm: "FederatedAlgorithm", update: Update) -> Transmission:
+def transmission_of(algorithm: Method, update: Update) -> Transmission:
     """What each of the clients of an update has received and sends, counted in its tensors, as numbers of models."""
     up, down = (
         _bytes(update.models) + _bytes(update.extras),
@@ -68,7 +66,7 @@ def transmission_of(algorithm: "FederatedAlgorithm", update: Update) -> Transmis
     if algorithm.compression is not None:
         like = {name: update.models[name][:1] for name in _compressible(algorithm, update)}  # [1, M, ...]
         up += algorithm.compression.message_bytes(like) - _bytes(like)
-    return Transmission(down / algorithm.message_bytes, up / algorithm.message_bytes)
+    return Transmission(down / model_bytes(algorithm.components[0]), up / model_bytes(algorithm.components[0]))
 
 
 def _bytes(models: Models) -> int:
@@ -82,7 +80,7 @@ def _bytes(models: Models) -> int:
 
 
 def count_traffic(
-    algorithm: "FederatedAlgorithm",
+    algorithm: Method,
     sent: Transmission,
     drawn: Tensor,
     in_time: Tensor,
@@ -101,13 +99,13 @@ def count_traffic(
         number: of the round, from 0; special ones are negative.
 
     """
-    traffic = sent.traffic(len(drawn), n_trained, algorithm.message_bytes)
+    traffic = sent.traffic(len(drawn), n_trained, model_bytes(algorithm.components[0]))
     traffic = _with_frozen(algorithm, drawn, traffic)
     times = times_of_round(algorithm.networks, drawn, work, in_time, traffic, algorithm.seed, number)
     algorithm.statistics.count(traffic, times, float(work.sum()))
 
 
-def count_special_round(algorithm: "FederatedAlgorithm", clients: Tensor, work: Tensor, down: float, up: float) -> None:
+def count_special_round(algorithm: Method, clients: Tensor, work: Tensor, down: float, up: float) -> None:
     """Counts a special round, in which these clients [C] take part, whatever the cohort and the deadline.
 
     Every client receives the same `down` models, computes `work` single-sample gradients [C], and sends `up` models.
@@ -127,7 +125,7 @@ def work_of(parts: Iterable[tuple[Tensor, Tensor]], clients: Tensor) -> Tensor:
     return total
 
 
-def _with_frozen(algorithm: "FederatedAlgorithm", clients: Tensor, traffic: Traffic) -> Traffic:
+def _with_frozen(algorithm: Method, clients: Tensor, traffic: Traffic) -> Traffic:
     """A round's traffic, including the frozen parameters for clients that receive a model for the first time.
 
     The server broadcasts them once for all of these clients (int64 [C]), and the algorithm records who has them.

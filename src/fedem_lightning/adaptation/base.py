@@ -5,7 +5,7 @@ Tuning is FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import MinLen
@@ -18,14 +18,12 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.local_solver import Step
+from fedem_lightning.method import Method
 from fedem_lightning.models.parts import one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count, Share
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class Adaptation(Recorded, ABC):
@@ -45,7 +43,7 @@ class Adaptation(Recorded, ABC):
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
+    def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
     def prepare(self, federation: Federation) -> None:
@@ -56,7 +54,7 @@ class Adaptation(Recorded, ABC):
 
     def tune(
         self,
-        algorithm: "FederatedAlgorithm",
+        algorithm: Method,
         models: Models,
         block: Block,
         weights: Tensor | None = None,
@@ -158,7 +156,7 @@ class Finetune(Adaptation):
         found = split_body_head(network, self.head, "adaptation.head", one_sample(federation, network))
         return found.head if self.part == "head" else found.body
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
+    def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
         only = self._tuned(algorithm.components[0], block.federation)

@@ -4,7 +4,7 @@ Mansour, Mohri, Ro, Suresh: "Three Approaches for Personalization with Applicati
 2002.10619. Sections 5 and 6, Figures 3 and 4; equation numbers are the paper's.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,12 +16,10 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.splits import Split
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.local_solver import LocalStep, Step
+from fedem_lightning.method import Method
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class MixtureStep(LocalStep):
@@ -80,13 +78,13 @@ class Interpolate(Adaptation):
         self.objective, self.selection = objective, selection
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
+    def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """Mixes the best h_l with the personal models from before, at the best lambda."""
         central = algorithm.personal_models(block.clients)
         local, share = self.fit(algorithm, central, block)
         return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
 
-    def fit(self, algorithm: "FederatedAlgorithm", central: PersonalModels, block: Block) -> tuple[Models, Tensor]:
+    def fit(self, algorithm: Method, central: PersonalModels, block: Block) -> tuple[Models, Tensor]:
         """The best h_l [C, 1, ...] and lambda of the grid, float64 [C], of each client: Eq. 10 and 11."""
         best, start = Best(), strongest(central)
         losses = central.losses(block)  # [n, M]
@@ -109,7 +107,7 @@ def strongest(personal: PersonalModels) -> Models:
     return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
 
 
-def mixed(algorithm: "FederatedAlgorithm", local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
+def mixed(algorithm: Method, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
     """lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
     served = central.models  # computed on every access
     models = {name: torch.cat([rows, served[name]], dim=1) for name, rows in local.items()}
@@ -146,7 +144,7 @@ class Dapper(Adaptation):
         super().__init__(epochs, client_optimizer)
         self.ratio, self.selection, self.lambdas = ratio, selection, tuple(sorted(float(value) for value in lambdas))
 
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
+    def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """h_lambda for each lambda, then the best of them."""
         best, central = Best(), algorithm.personal_models(block.clients)
         h_c, samples = central.models, self._central_samples(algorithm, block)
@@ -169,7 +167,7 @@ class Dapper(Adaptation):
         chosen = block.index[place]
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
-    def _central_samples(self, algorithm: "FederatedAlgorithm", block: Block) -> Block:
+    def _central_samples(self, algorithm: Method, block: Block) -> Block:
         """The samples C': round(r n_k) for each client k, r n in all."""
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
@@ -178,7 +176,7 @@ class Dapper(Adaptation):
         return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
 
 
-def _pooled(algorithm: "FederatedAlgorithm", block: Block, owner: Tensor, draws: Tensor) -> Tensor:
+def _pooled(algorithm: Method, block: Block, owner: Tensor, draws: Tensor) -> Tensor:
     """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
     federation, found = block.federation, torch.zeros_like(owner)
     trained, held = federation.clients(), getattr(algorithm, "cluster", torch.zeros_like(federation.seen))

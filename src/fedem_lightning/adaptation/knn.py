@@ -4,8 +4,6 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 2111.09360. Section 3.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +13,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.errors import require
+from fedem_lightning.method import Method
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import head_layer, one_sample
@@ -22,9 +21,6 @@ from fedem_lightning.models.personal_models import OwnModels, PersonalModels, Sh
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import BinaryClassification, Classification
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class KNN(Adaptation):
@@ -79,7 +75,7 @@ class KNN(Adaptation):
         return head_layer(network, self.head, "adaptation.head", one_sample(federation, network))
 
     @torch.no_grad()
-    def adapt(self, algorithm: "FederatedAlgorithm", block: Block) -> OwnModels:
+    def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """Stores each client's features and labels, and chooses its lambda."""
         layer = self._layer(algorithm.components[0], block.federation)
         personal, counts = algorithm.personal_models(block.clients), block.counts()

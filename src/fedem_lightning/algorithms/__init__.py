@@ -24,7 +24,7 @@ from fedem_lightning.algorithms.scaffold import Scaffold
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.algorithms.two_heads import FedProto, FedRoD
 from fedem_lightning.algorithms.user_centric import UserCentric
-from fedem_lightning.method import FederatedAlgorithm
+from fedem_lightning.module import FederatedAlgorithm
 
 __all__ = [
     "AFL",

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -15,15 +15,12 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from fedem_lightning.algorithms.recipe_differences import recipe_difference
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
+from fedem_lightning.method import Method
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, recipe
 from fedem_lightning.records.remaking import call, find, make, without_gone
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
-
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 """Options of `load_from_checkpoint` that are Lightning's own."""
@@ -31,7 +28,7 @@ GONE_TENSORS = {"UserCentric": ("embedding",)}
 """Tensors of earlier versions that a method no longer has, by its class."""
 
 
-def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
+def save(algorithm: Method, checkpoint: dict[str, Any]) -> None:
     """Adds what a checkpoint has beside tensors: statistics, evaluations, diagnostics, federation and recipe."""
     statistics, schema = algorithm.statistics, algorithm.schema
     statistics.tick()
@@ -48,7 +45,7 @@ def save(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
     checkpoint[algorithm.CHECKPOINT_HYPER_PARAMS_KEY] = arguments  # for load_from_checkpoint
 
 
-def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None:
+def restore(algorithm: Method, checkpoint: dict[str, Any]) -> None:
     """Takes statistics and diagnostics from a checkpoint (see `check_tensors`); the run counts on from there."""
     check_tensors(checkpoint, algorithm)
     before, trainer = dict(checkpoint.get("recipe") or {}), algorithm._trainer
@@ -69,14 +66,14 @@ def restore(algorithm: "FederatedAlgorithm", checkpoint: dict[str, Any]) -> None
     algorithm.states.with_unwritten(checkpoint["state_dict"])
 
 
-def recipe_of(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
+def recipe_of(algorithm: Method) -> dict[str, Any]:
     """The class of an algorithm and its arguments; the backbone's recipe is that of the network in component 0."""
     made = recipe({name: value for name, value in algorithm.made_with.items() if name != "backbone"})
     kind, backbone = type(algorithm), recipe(users_network(algorithm.components[0]))
     return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": backbone, **made}
 
 
-def logged_arguments(algorithm: "FederatedAlgorithm") -> dict[str, Any]:
+def logged_arguments(algorithm: Method) -> dict[str, Any]:
     """The arguments of an algorithm for Lightning's loggers, as plain values: those given, and the others' defaults."""
     made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
     chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
@@ -160,7 +157,7 @@ def made_from(saved: Any, kind: Any, trust: Sequence[str], given: dict[str, Any]
     return call(kind, make(arguments, trust) | given, "algorithm")
 
 
-def take_dtypes(model: "FederatedAlgorithm", saved: dict[str, torch.Tensor]) -> None:
+def take_dtypes(model: Method, saved: dict[str, torch.Tensor]) -> None:
     """Gives each tensor the dtype that it has in a `state_dict`, so that it loses no bits when it is loaded."""
     model.to(next(saved[name].dtype for name, _ in model.components.named_parameters(prefix="components")))
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -174,7 +171,7 @@ def _written_by(checkpoint: dict[str, Any]) -> str:
     return str((checkpoint.get("recipe") or {}).get("_target_", "")).rpartition(".")[2]
 
 
-def check_tensors(checkpoint: dict[str, Any], model: "FederatedAlgorithm", file: str = "the checkpoint") -> None:
+def check_tensors(checkpoint: dict[str, Any], model: Method, file: str = "the checkpoint") -> None:
     """UserError for a checkpoint of another method, or with a tensor of another shape; messages call it `file`."""
     written_by = _written_by(checkpoint)
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__

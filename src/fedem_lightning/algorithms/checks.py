@@ -1,7 +1,7 @@
 """Checks before the first round: options must be in range, and the method must be defined for the federation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -12,12 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, given, require
+from fedem_lightning.method import Method
 from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 def check_data(trainer: pl.Trainer) -> Any:
@@ -38,7 +36,7 @@ def _no_federation(got: str) -> str:
     return f"the Trainer's data: expected a FederatedDataModule, got {got}; {instead}"
 
 
-def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_capabilities(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
     batches = f"batches of {type(federation).__name__}"  # of a loader: the one batch of a round is all clients
     require(isinstance(federation, Federation), _no_federation(batches))
@@ -55,7 +53,7 @@ def check_capabilities(algorithm: "FederatedAlgorithm", federation: Federation) 
         algorithm.remote.check(algorithm)
 
 
-def check_client_optimizer(algorithm: "FederatedAlgorithm") -> None:
+def check_client_optimizer(algorithm: Method) -> None:
     """Raises UserError for an adaptive client optimiser if the method's equations are those of gradient steps."""
     kind, name = type(algorithm.local.optimizer).__name__, type(algorithm).__name__
     free = algorithm.local.takes_steps and not algorithm.needs_sgd
@@ -63,7 +61,7 @@ def check_client_optimizer(algorithm: "FederatedAlgorithm") -> None:
     require(free or not algorithm.local.optimizer.adaptive, needs)
 
 
-def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_robustness(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if the aggregation or the faults are not defined for the method, the data or the cohort."""
     name, faults = type(algorithm).__name__, algorithm.faults
     if federation.keys is None:  # a client of its own does not aggregate
@@ -85,7 +83,7 @@ def check_robustness(algorithm: "FederatedAlgorithm", federation: Federation) ->
         faults.check(federation)
 
 
-def check_released(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_released(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
     alone = f"aggregation: {type(algorithm.aggregation).__name__} adds noise to the mean of updates alone"
     for part in (algorithm, algorithm.adaptation, *algorithm.networks.values()):
@@ -94,7 +92,7 @@ def check_released(algorithm: "FederatedAlgorithm", federation: Federation) -> N
     require(not federation.released, f"{alone}, but the data also release {', '.join(federation.released)}")
 
 
-def check_everybody_trains(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_everybody_trains(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if a client that trains may be left out of a round."""
     name, n_seen = type(algorithm).__name__, len(federation.clients())
     require(
@@ -108,7 +106,7 @@ def check_everybody_trains(algorithm: "FederatedAlgorithm", federation: Federati
     require(algorithm.faults is None or algorithm.faults.answers, answer)
 
 
-def check_classes(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def check_classes(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if labels are no classes."""
     name, kind = type(algorithm).__name__, type(federation.task).__name__
     classes = "accuracy" in federation.task.measures and not isinstance(federation.task, MultiLabel)

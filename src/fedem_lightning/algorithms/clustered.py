@@ -18,10 +18,10 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, stacked_state
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import Count, NotNegative
 
 CHUNK = 2**22

@@ -14,10 +14,10 @@ from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import OwnModels, client_means
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveShare
 

@@ -19,9 +19,9 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import near
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
 

@@ -16,7 +16,6 @@ from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.gaussians import (
     GatedMixture,
@@ -29,6 +28,7 @@ from fedem_lightning.models.gaussians import (
     whitening,
 )
 from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import Task
 

@@ -1,12 +1,13 @@
 """What a fit checks, plans and logs around its rounds."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelSummary
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
 
 from fedem_lightning.algorithms.checkpoints import CheckpointReader
 from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits
@@ -16,12 +17,10 @@ from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
+from fedem_lightning.method import Method
 
 
-def check_start(algorithm: "FederatedAlgorithm") -> None:
+def check_start(algorithm: Method) -> None:
     """Refuses a Trainer, or its data, whose options have no meaning here; its checkpoints are read without pickle."""
     trainer, private = algorithm.trainer, algorithm.aggregation.samples_independently
     check_trainer(trainer, algorithm.local.optimizer.schedule, private)
@@ -36,7 +35,7 @@ def check_start(algorithm: "FederatedAlgorithm") -> None:
         use_computed_head(algorithm, federation)
 
 
-def _drop_summary(algorithm: "FederatedAlgorithm") -> None:
+def _drop_summary(algorithm: Method) -> None:
     """A line for Lightning's table of layers, which would count the FLOPs of `forward`, 0; a deeper table stays."""
     callbacks: list[pl.Callback] = algorithm.trainer.callbacks  # type: ignore[attr-defined]
     for callback in [each for each in callbacks if isinstance(each, ModelSummary) and each._max_depth == 1]:
@@ -46,7 +45,7 @@ def _drop_summary(algorithm: "FederatedAlgorithm") -> None:
         rank_zero_only(print)(f"model: {len(algorithm.components)} x {type(first).__name__}, {sizes}")
 
 
-def plan(algorithm: "FederatedAlgorithm") -> None:
+def plan(algorithm: Method) -> None:
     """Plans the rounds of a fit, and says so where nobody has chosen the learning rate."""
     local, statistics = algorithm.local, algorithm.statistics
     check_optimizers(algorithm.trainer, algorithm.components)
@@ -65,7 +64,7 @@ def plan(algorithm: "FederatedAlgorithm") -> None:
         rank_zero_only(print)(line)
 
 
-def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+def prepare(algorithm: Method, federation: Federation) -> Federation:
     """Prepares the algorithm for rounds and scores on this federation; returns it in the units that the model learned.
 
     UserError: the model was made for another federation, or the algorithm is not defined for this one.
@@ -86,7 +85,7 @@ def prepare(algorithm: "FederatedAlgorithm", federation: Federation) -> Federati
     return federation
 
 
-def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def begin_fit(algorithm: Method, federation: Federation) -> None:
     """Prepares for the federation before its first round here; UserError if the model was trained on another one."""
     algorithm._trained = None  # it has the state of an earlier round
     if federation is algorithm._prepared:
@@ -104,9 +103,14 @@ def begin_fit(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
     algorithm.schema = Schema.of(federation)
 
 
-def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+def known_pi(algorithm: Method) -> Tensor | None:
+    """The mixture weights [T, M] of a method that mixes; None also where they are with clients elsewhere."""
+    return None if algorithm.is_deployed else getattr(algorithm, "pi", None)
+
+
+def mixture_metrics(algorithm: Method, federation: Federation) -> dict[str, float]:
     """For methods with `pi`: its means over the clients that train, pi/mean_0, ..., and pi/entropy in nats."""
-    pi = algorithm.known_pi
+    pi = known_pi(algorithm)
     if pi is None:
         return {}
     weights = pi[federation.clients()].double()  # [C, M]
@@ -114,7 +118,7 @@ def mixture_metrics(algorithm: "FederatedAlgorithm", federation: Federation) -> 
     return means | {"pi/entropy": float(torch.special.entr(weights).sum(dim=1).mean())}
 
 
-def log(algorithm: "FederatedAlgorithm", metrics: dict[str, float]) -> None:
+def log(algorithm: Method, metrics: dict[str, float]) -> None:
     """Logs metrics by the number of rounds."""
     trainer = algorithm.trainer
     if trainer.state.fn == "fit":  # loggers use the metric called "step" as x-axis: rounds

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from fedem_lightning.data.samples import Domains, Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import Split, splits_by_client
 from fedem_lightning.errors import require
+from fedem_lightning.method import Method
 from fedem_lightning.models.parts import users_network
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
-
-def grown(algorithm: "FederatedAlgorithm", n_more: int) -> "FederatedAlgorithm":
+def grown(algorithm: Method, n_more: int) -> Method:
     """A copy of an algorithm for T + n_more clients; the first T have the state that they have.
 
     Every tensor that has an axis of clients keeps its entries in the leading corner; the rest is as at the start.

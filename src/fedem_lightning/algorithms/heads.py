@@ -1,22 +1,20 @@
 """The head of a user's network, for methods that treat it apart: known once data has gone through the network."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedem_lightning.algorithms.checks import check_fit
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.errors import require
+from fedem_lightning.method import Method
 from fedem_lightning.models.components import copied, model_state
 from fedem_lightning.models.parts import one_sample, owner, split_body_head, users_network
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import parameters
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
-
-def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, begun: bool = False) -> None:
+def use_computed_head(algorithm: Method, federation: Federation, begun: bool = False) -> None:
     """Makes an algorithm anew, in place, if its constructor took another layer for the head than computes the outputs.
 
     The constructor, which has no data, takes the layer that was made last. From here on the head is named among the
@@ -47,7 +45,7 @@ def use_computed_head(algorithm: "FederatedAlgorithm", federation: Federation, b
     algorithm.to(like.device, like.dtype)
 
 
-def _asks(algorithm: "FederatedAlgorithm") -> str:
+def _asks(algorithm: Method) -> str:
     """The argument of an algorithm that could name the head, and does not; "": it treats no head apart."""
     made = algorithm.made_with
     if made.get("shared") == "body" and len(algorithm.components) > 1:
@@ -56,7 +54,7 @@ def _asks(algorithm: "FederatedAlgorithm") -> str:
     return "head" if asks else ""
 
 
-def whose_parts(algorithm: "FederatedAlgorithm") -> str:
+def whose_parts(algorithm: Method) -> str:
     """A line that says whose values layers have, where some are each client's or component's; "": nothing to say."""
     network, own = algorithm.components[0], algorithm.own_parameters
     who, others = "each client's own", "averaged"

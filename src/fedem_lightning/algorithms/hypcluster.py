@@ -14,9 +14,9 @@ from fedem_lightning.algorithms.initialization import load_models, train_on_each
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.settings.ranges import PositiveInt
 

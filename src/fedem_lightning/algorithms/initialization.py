@@ -1,7 +1,5 @@
 """Starting points of components, trained on the data of single clients."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
@@ -10,19 +8,16 @@ from torch import Tensor, nn
 from fedem_lightning.aggregation import Models, Update, WeightedMean
 from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.method import Method
 from fedem_lightning.models.components import arranged
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import client_means, component_losses
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.uploads import count_special_round
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
-
-def clustered_models(
-    algorithm: "FederatedAlgorithm", federation: Federation, epochs: int
-) -> tuple[Models, list[int]] | None:
+def clustered_models(algorithm: Method, federation: Federation, epochs: int) -> tuple[Models, list[int]] | None:
     """M models, each the mean of the models of similar clients, weighted by samples.
 
     Every candidate trains from component 0. A candidate is described by the losses of its samples under 10 M of these
@@ -36,7 +31,7 @@ def clustered_models(
 
     """
     rng, n_models = generator(algorithm.seed, Purpose.INITIAL), len(algorithm.components)
-    n_candidates = max(10 * n_models, min(40 * n_models, 2**30 // algorithm.message_bytes))
+    n_candidates = max(10 * n_models, min(40 * n_models, 2**30 // model_bytes(algorithm.components[0])))
     candidates = draw_clients(federation.clients(), n_candidates, rng)
     work = epochs * federation.splits["train"].counts(candidates)
     count_special_round(algorithm, candidates, work, down=1 + min(len(work), 10 * n_models), up=1)
@@ -87,7 +82,7 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
         component.load_state_dict({name: t[m] for name, t in models.items()}, strict=False)
 
 
-def train_on_each(algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, epochs: int) -> Models:
+def train_on_each(algorithm: Method, federation: Federation, candidates: Tensor, epochs: int) -> Models:
     """Component 0 after training on each of the candidates [P], [P, 1, ...]."""
     parts = []
     algorithm.local.observer.begin("starting points", len(candidates))
@@ -98,9 +93,7 @@ def train_on_each(algorithm: "FederatedAlgorithm", federation: Federation, candi
 
 
 @torch.no_grad()
-def _mean_losses(
-    algorithm: "FederatedAlgorithm", federation: Federation, candidates: Tensor, trained: Models, which: int
-) -> Tensor:
+def _mean_losses(algorithm: Method, federation: Federation, candidates: Tensor, trained: Models, which: int) -> Tensor:
     """Every candidate's mean training loss under the model of candidate `which`, [P]."""
     sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
     block, network = federation.block(candidates, "train"), algorithm.components[0].eval()

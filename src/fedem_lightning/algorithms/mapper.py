@@ -12,8 +12,8 @@ from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import Step
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
+from fedem_lightning.module import FederatedAlgorithm
 
 
 class Mapper(FederatedAlgorithm):

@@ -25,10 +25,10 @@ from fedem_lightning.data.samples import n_values
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import shuffled_batches
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare

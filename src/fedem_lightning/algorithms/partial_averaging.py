@@ -25,10 +25,10 @@ from fedem_lightning.aggregation import Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.local_solver import Step
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.parts import normalization_tensors, split_body_head, with_own_statistics
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import Count
 
 

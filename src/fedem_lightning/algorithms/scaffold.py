@@ -13,9 +13,9 @@ from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import Gradient, Learner, LocalStep, Step
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.tensors import along
+from fedem_lightning.module import FederatedAlgorithm
 
 
 class ControlledStep(LocalStep):

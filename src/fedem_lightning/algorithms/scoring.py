@@ -1,6 +1,6 @@
 """Scores and predictions in Lightning's steps: clients are personalised, scored, and left as they were."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,12 +10,10 @@ from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.client_table import client_table, final_metrics
-from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics, score, scored_clients
+from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics, score, scored_clients, scored_models
+from fedem_lightning.method import Method
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class ClientPredictions(NamedTuple):
@@ -27,7 +25,7 @@ class ClientPredictions(NamedTuple):
     sample: np.ndarray  # positions in the data set, such as rows of the arrays of `from_arrays`, int64 [n]
 
 
-def score_first_models(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def score_first_models(algorithm: Method, federation: Federation) -> None:
     """Logs the scores of the models with which training starts as those of round 0, if the Trainer validates."""
     trainer = algorithm.trainer
     if algorithm.remote is not None or not trainer.enable_validation:
@@ -39,12 +37,12 @@ def score_first_models(algorithm: "FederatedAlgorithm", federation: Federation) 
         logger.log_metrics(metrics, step=0)
 
 
-def validate(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def validate(algorithm: Method, federation: Federation) -> None:
     """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
     log(algorithm, curve_scores(algorithm, federation))
 
 
-def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dict[str, float]:
+def curve_scores(algorithm: Method, federation: Federation) -> dict[str, float]:
     """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
     federation = prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
@@ -59,7 +57,7 @@ def curve_scores(algorithm: "FederatedAlgorithm", federation: Federation) -> dic
         return metrics | mixture_metrics(algorithm, federation) if training else metrics
 
 
-def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
+def test(algorithm: Method, federation: Federation) -> None:
     """Personalises the unseen clients, scores all clients on every split; fills the clients' table and the rest."""
     federation = prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
@@ -72,7 +70,7 @@ def test(algorithm: "FederatedAlgorithm", federation: Federation) -> None:
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPredictions:
+def predict(algorithm: Method, federation: Federation) -> ClientPredictions:
     """Predictions for the test samples of the scored clients, of this process's share if there are several."""
     federation = prepare(algorithm, federation)
     processes, task = Processes.of(algorithm.trainer), federation.task
@@ -81,7 +79,7 @@ def predict(algorithm: "FederatedAlgorithm", federation: Federation) -> ClientPr
     own = personalize_for_scoring(algorithm, federation)
     mine = all_scored_clients(algorithm, federation)[processes.rank :: processes.size]
     for block in algorithm.local.blocks(own, mine):
-        personal, test = algorithm.scored_models(block), federation.block(block.clients, "test")
+        personal, test = scored_models(algorithm, block), federation.block(block.clients, "test")
         for piece in test.pieces() if len(test.index) else ():
             names += [federation.names[t] for t in block.clients[piece.owner].tolist()]
             labels.append(piece.y())
@@ -94,13 +92,13 @@ def _joined(parts: list[Tensor]) -> np.ndarray:
     return torch.cat(parts).cpu().numpy() if parts else np.zeros(0)
 
 
-def own_data(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+def own_data(algorithm: Method, federation: Federation) -> Federation:
     """The federation in which unseen clients have the share of their training samples that they may use."""
     part = algorithm.personalize_fraction
     return federation if part == 1 else federation.with_part(federation.clients(seen=False), part, algorithm.seed)
 
 
-def personalize_for_scoring(algorithm: "FederatedAlgorithm", federation: Federation) -> Federation:
+def personalize_for_scoring(algorithm: Method, federation: Federation) -> Federation:
     """Personalises unseen clients on their `own_data`, which it returns, and seen ones where the method does so."""
     unseen, own = scored_clients(algorithm, federation, seen=False), own_data(algorithm, federation)
     if algorithm.personalizes_seen:  # an adaptation may need the groups of all clients
@@ -111,7 +109,7 @@ def personalize_for_scoring(algorithm: "FederatedAlgorithm", federation: Federat
     return own
 
 
-def _personalize(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> None:
+def _personalize(algorithm: Method, federation: Federation, clients: Tensor) -> None:
     """Each process personalises its share of the clients; then all processes exchange the client state."""
     if not len(clients) or algorithm.remote is not None:  # remote clients personalise themselves
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep, Step
+from fedem_lightning.method import Method
 from fedem_lightning.models.components import model_state, within
 from fedem_lightning.models.mixture_network import (
     ComponentLosses,
@@ -26,14 +27,11 @@ from fedem_lightning.models.personal_models import broadcast, component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.tasks import Task
 
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
-
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
 
 
-def mixture_of(algorithm: "FederatedAlgorithm", shared: Shared) -> "Mixture":
+def mixture_of(algorithm: Method, shared: Shared) -> "Mixture":
     """An algorithm's components, which may share parameters; UserError: an option would count shared ones M times."""
     if not shared or len(algorithm.components) == 1:
         return Mixture(algorithm.components, algorithm.local)

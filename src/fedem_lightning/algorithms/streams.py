@@ -4,7 +4,7 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 the paper's.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,10 +16,8 @@ from torch import Tensor
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.method import Method
 from fedem_lightning.randomness import Purpose, fold
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 Similarity = Literal["eq6", "cosine"]
 
@@ -28,7 +26,7 @@ AXES = 50  # in which k-means sees the gradients' directions, beyond `DENSE_LIMI
 MOST_STREAMS = 20  # that "auto" tries
 
 
-def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int, explained: Models) -> tuple[Models, Tensor]:
+def gradients(algorithm: Method, block: Block, n_parts: int, explained: Models) -> tuple[Models, Tensor]:
     """Each client's gradient at component 0, and its variance over parts of the client's samples (Eq. 7).
 
         g_i = (1/n_i) sum over D_i of grad l,    sigma_i^2 = (1/K) sum_k |g_i^k - g_i|^2
@@ -57,7 +55,7 @@ def gradients(algorithm: "FederatedAlgorithm", block: Block, n_parts: int, expla
     return mean, torch.where(n_filled > 1, variance / n_filled, torch.nan)
 
 
-def class_gradients(algorithm: "FederatedAlgorithm", federation: Federation, n_classes: int) -> Models:
+def class_gradients(algorithm: Method, federation: Federation, n_classes: int) -> Models:
     """The mean gradient of each class's samples at component 0, over all clients that train, [Y, 1, ...].
 
     If all clients had the same x given y, client i's gradient would be sum_y p_i(y) mean_y, p_i its label frequencies.
@@ -74,7 +72,7 @@ def class_gradients(algorithm: "FederatedAlgorithm", federation: Federation, n_c
     return {name: _over(rows, counts) for name, rows in total.items()}
 
 
-def _sums(algorithm: "FederatedAlgorithm", block: Block) -> Models:
+def _sums(algorithm: Method, block: Block) -> Models:
     """Summed gradients at component 0, [C, 1, ...]."""
     return algorithm.local.summed_gradients(algorithm.received(block.clients), block, 0)
 

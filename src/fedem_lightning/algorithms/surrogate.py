@@ -16,9 +16,9 @@ from fedem_lightning.aggregation import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import PositiveInt
 

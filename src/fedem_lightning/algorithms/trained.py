@@ -1,7 +1,7 @@
 """A trained model: clients by name, and new clients that get a model from their samples."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,22 +12,20 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import models_scored
+from fedem_lightning.method import Method
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels, joined
 from fedem_lightning.settings.check import check_arguments
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 
 class TrainedModel:
     """The models of the clients of an algorithm that has been trained, or loaded; UserError: it has not."""
 
-    def __init__(self, algorithm: "FederatedAlgorithm") -> None:
+    def __init__(self, algorithm: Method) -> None:
         if algorithm.schema is None:
             raise UserError("the model has not been trained: it knows no clients; fit or load it first")
         self.algorithm, self.schema = algorithm, algorithm.schema
-        self._guest: FederatedAlgorithm | None = None  # a copy with room for one more client
+        self._guest: Method | None = None  # a copy with room for one more client
 
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.
@@ -59,7 +57,7 @@ class TrainedModel:
     def check_models_are_here(self) -> None:
         """Raises UserError if Flower's clients predict with something that stays with them."""
         algorithm = self.algorithm
-        own = type(algorithm).personal_models is not FederatedAlgorithm.personal_models
+        own = type(algorithm).personal_models is not Method.personal_models
         theirs = own and (algorithm.states.stay_with_clients or algorithm.personalizes_seen)
         require(
             not (algorithm.is_deployed and (theirs or algorithm.adaptation is not None)),
@@ -124,7 +122,7 @@ class TrainedModel:
 
 
 @torch.no_grad()
-def _personalized(algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor) -> PersonalModels:
+def _personalized(algorithm: Method, federation: Federation, clients: Tensor) -> PersonalModels:
     """The models that clients have after they are personalised, and adapt."""
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:

@@ -22,7 +22,6 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import LocalStep, Step
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.heads import (
     BothLosses,
@@ -35,6 +34,7 @@ from fedem_lightning.models.heads import (
 )
 from fedem_lightning.models.parts import wrapped
 from fedem_lightning.models.personal_models import OwnModels, component_outputs
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative
 
 LOG_ZERO = -1e9

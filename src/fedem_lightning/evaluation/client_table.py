@@ -1,6 +1,6 @@
 """The clients' table: the scores of every client after the last round, its state, and their summaries."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,8 @@ from fedem_lightning.evaluation.scores import (
     score,
 )
 from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.method import Method
 from fedem_lightning.tasks import MultiLabel
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """Best possible test scores in the ground truth of generated data; whether higher is better."""
@@ -36,9 +34,7 @@ class ClientTable(NamedTuple):
     labels: dict[str, Any] | None  # see `label_scores`
 
 
-def client_table(
-    algorithm: "FederatedAlgorithm", federation: Federation, own_data: Federation | None = None
-) -> ClientTable:
+def client_table(algorithm: Method, federation: Federation, own_data: Federation | None = None) -> ClientTable:
     """Scores all clients that are to be scored; see `score`.
 
     Columns of the table: id, population, sizes, with faults whether a client was faulty in any round, every measure on

@@ -1,6 +1,6 @@
 """Diagnostics of components: dead and equal ones, their agreement, and recovery of the ground truth."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import responsibilities
 from fedem_lightning.evaluation.scores import scored_clients
+from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.tasks import known
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
-
 
 MOST_SAMPLES = 10_000
 """Of more test samples than this, as many are looked at, at even distances."""
@@ -59,7 +56,7 @@ def component_health(pi: np.ndarray, components: np.ndarray) -> dict[str, Any]:
 
 @torch.no_grad()
 def agreement(
-    algorithm: "FederatedAlgorithm", federation: Federation, components: Models, pi: Tensor | None = None
+    algorithm: Method, federation: Federation, components: Models, pi: Tensor | None = None
 ) -> dict[str, Any]:
     """The share of the test samples of the scored seen clients for which two components [M, ...] predict one class.
 

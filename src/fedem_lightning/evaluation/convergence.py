@@ -2,16 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedem_lightning.history import Curves, Statistics
+from fedem_lightning.method import Method
 from fedem_lightning.records import HIGHER_IS_BETTER, headline
-
-if TYPE_CHECKING:
-    from fedem_lightning.history import Statistics
-    from fedem_lightning.method import FederatedAlgorithm
-
-Curves = Mapping[int, Mapping[str, float]]
-"""What rounds logged, by their number; 0: before the first."""
 
 LARGEST_FALL = 0.005
 """Share by which the loss of a finished training may fall over the last tenth of its rounds."""
@@ -83,7 +78,7 @@ def errors_by_round(curves: Curves, split: str = "val") -> dict[int, float]:
     return {round_: 1 - value if higher else value for round_, value in found.items()}
 
 
-def whole_run(algorithm: "FederatedAlgorithm") -> "tuple[Statistics, Curves]":
+def whole_run(algorithm: Method) -> tuple[Statistics, Curves]:
     """Costs and curves of all rounds, also of those after the one whose model this is (`callbacks.BestRound`)."""
     return algorithm.past or (algorithm.statistics, algorithm.curves)
 

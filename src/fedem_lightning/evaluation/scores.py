@@ -1,25 +1,24 @@
 """Scores of every client's personal model on its own samples, and their summaries over clients (FedEM, Sec. 4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedem_lightning.cohort import draw_clients, share_of
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.evaluation.summaries import summarize
+from fedem_lightning.method import Method
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.tasks import Task
-
-if TYPE_CHECKING:
-    from fedem_lightning.method import FederatedAlgorithm
 
 MOST_NUMBERS = 50_000_000
 """With more scores of test samples than this, or more probabilities, none of them is kept."""
@@ -118,7 +117,7 @@ class Scores(NamedTuple):
 @torch.inference_mode(False)
 @torch.no_grad()
 def score(
-    algorithm: "FederatedAlgorithm",
+    algorithm: Method,
     federation: Federation,
     clients: Tensor,
     own_data: Federation | None = None,
@@ -163,19 +162,27 @@ def score(
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
 
-def shares_models(algorithm: "FederatedAlgorithm") -> bool:
+def shares_models(algorithm: Method) -> bool:
     """Whether clients predict with shared components, each with its own mixture of them."""
     first = torch.zeros(1, dtype=torch.int64, device=algorithm.device)
     return isinstance(algorithm.personal_models(first), SharedModels)
 
 
-def scored_columns(algorithm: "FederatedAlgorithm") -> tuple[str, ...]:
+def scored_columns(algorithm: Method) -> tuple[str, ...]:
     """Names of the columns that an adaptation brings to the clients' table."""
     return () if algorithm.adaptation is None else algorithm.adaptation.columns
 
 
+def scored_models(algorithm: Method, block: Block) -> PersonalModels:
+    """The models with which the block's clients are scored: their personal models after the adaptation."""
+    if algorithm.adaptation is None:
+        return algorithm.personal_models(block.clients)
+    adapted: PersonalModels = algorithm.adaptation.adapt(algorithm, block)
+    return adapted
+
+
 def models_scored(
-    algorithm: "FederatedAlgorithm", federation: Federation, clients: Tensor, mine: Tensor
+    algorithm: Method, federation: Federation, clients: Tensor, mine: Tensor
 ) -> Iterator[tuple[Tensor, PersonalModels]]:
     """Indices in `clients`, and the models of these clients: all at once, or in blocks if clients have own models."""
     if not len(mine):
@@ -186,7 +193,7 @@ def models_scored(
     start = 0
     for block in algorithm.local.blocks(federation, clients[mine]):
         rows = mine[start : start + len(block.clients)]
-        yield rows, algorithm.scored_models(block)
+        yield rows, scored_models(algorithm, block)
         start += len(block.clients)
 
 
@@ -201,20 +208,20 @@ def scores_of(personal: PersonalModels, federation: Federation) -> dict[str, dic
     return found
 
 
-def scored_clients(algorithm: "FederatedAlgorithm", federation: Federation, seen: bool = True) -> Tensor:
+def scored_clients(algorithm: Method, federation: Federation, seen: bool = True) -> Tensor:
     """The clients that are scored, ascending; they are the same at every evaluation of a run."""
     clients = federation.clients(seen)
     number = share_of(algorithm.scored_clients, len(clients))
     return draw_clients(clients, number, generator(algorithm.seed, Purpose.SCORED, int(seen)))
 
 
-def all_scored_clients(algorithm: "FederatedAlgorithm", federation: Federation) -> Tensor:
+def all_scored_clients(algorithm: Method, federation: Federation) -> Tensor:
     """The scored clients, seen and unseen, ascending."""
     return torch.cat([scored_clients(algorithm, federation, seen) for seen in (True, False)]).sort().values
 
 
 def curve_metrics(
-    algorithm: "FederatedAlgorithm", federation: Federation, found: Scores, splits: Sequence[str] = SPLITS
+    algorithm: Method, federation: Federation, found: Scores, splits: Sequence[str] = SPLITS
 ) -> dict[str, float]:
     """Metrics logged during training: scores of the seen clients on the splits, weighted by training samples.
 

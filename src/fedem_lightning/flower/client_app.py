@@ -30,9 +30,9 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.flower.messages import arrays
-from fedem_lightning.method import FederatedAlgorithm
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.serving.model_files import write_clients

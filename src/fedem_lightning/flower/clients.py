@@ -24,7 +24,7 @@ from fedem_lightning.flower.messages import (
     tensors_in,
     update_in,
 )
-from fedem_lightning.method import FederatedAlgorithm
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
 from fedem_lightning.uploads import rehearsed
 

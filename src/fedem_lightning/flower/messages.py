@@ -15,7 +15,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.method import FederatedAlgorithm
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.rejections import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE, first_line
 from fedem_lightning.uploads import rehearsed

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
+from fedem_lightning.algorithms.fitting import known_pi
 from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
@@ -123,7 +124,7 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
     """Component diagnostics: recovery of the ground truth, true groups too, dead components, twins and agreement."""
-    pi, groups = algorithm.known_pi, _groups(algorithm, federation)
+    pi, groups = known_pi(algorithm), _groups(algorithm, federation)
     if pi is None:
         return {"recovery": groups, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
