@@ -40,7 +40,6 @@ from .algorithms import (
     SurrogateOptimization,
     UserCentric,
 )
-from .algorithms.server_step import FedAdam, FedYogi
 from .backbones import (
     CNN,
     LSTM,
@@ -81,6 +80,7 @@ from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
 from .network import Network, ShiftedExponentialNetwork
 from .run.python_runs import save_run
+from .server_step import FedAdam, FedYogi
 from .serving.model_files import load, load_clients
 from .topology import Topology
 

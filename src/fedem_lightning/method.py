@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Aggregation, Means, Models, Update
-from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.server_step import Server
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -23,11 +21,13 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import Round, RoundMetrics, Statistics
+from fedem_lightning.local_training import LocalTraining
 from fedem_lightning.models.client_store import ClientStore, HeldBy
 from fedem_lightning.models.components import stacked_state, start_equal
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Network, Transmission
+from fedem_lightning.server_step import Server
 from fedem_lightning.states import Columns, PerClient, States
 
 

@@ -13,10 +13,6 @@ from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation, Models, make_aggregation
-from fedem_lightning.algorithms import checkpoints, fitting, scoring
-from fedem_lightning.algorithms.local_training import LocalTraining
-from fedem_lightning.algorithms.server_step import Server, ServerOptimizer
-from fedem_lightning.algorithms.trained import TrainedModel
 from fedem_lightning.client_optimizers import AnyClientOptimizer, ClientSGD
 from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
@@ -27,6 +23,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.convergence import convergence, unfinished_line, whole_run
 from fedem_lightning.faults import Faults
 from fedem_lightning.history import RoundMetrics, Statistics
+from fedem_lightning.local_training import LocalTraining
 from fedem_lightning.method import Method
 from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import ClientStore
@@ -37,9 +34,12 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.round import as_clients_have_it, run_round
+from fedem_lightning.server_step import Server, ServerOptimizer
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.states import PerClient, States
+from fedem_lightning.steps import checkpoints, fitting, scoring
+from fedem_lightning.steps.trained import TrainedModel
 
 _WHO_PREDICTS = "every client has its own model; use model.client(NAME).predict(x), or model.personalize(x, y)"
 

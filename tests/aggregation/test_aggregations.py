@@ -20,9 +20,9 @@ from fedem_lightning import (
     load,
 )
 from fedem_lightning.aggregation import Update
-from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
+from fedem_lightning.steps.checkpoints import read_checkpoint
 from fedem_lightning.testing import check_algorithm
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.every_method import SLOW, each

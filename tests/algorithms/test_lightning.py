@@ -36,8 +36,8 @@ from fedem_lightning import (
     SyntheticMixture,
     UserError,
 )
-from fedem_lightning.algorithms.checks import check_logits
-from fedem_lightning.algorithms.trainer_options import check_trainer
+from fedem_lightning.steps.checks import check_logits
+from fedem_lightning.steps.trainer_options import check_trainer
 from fedem_lightning.tasks import Classification, Regression
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 

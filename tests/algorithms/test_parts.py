@@ -11,11 +11,11 @@ from torch import nn
 
 from fedem_lightning import FedAvg, FederatedAlgorithm, UserError
 from fedem_lightning.aggregation import Means
-from fedem_lightning.algorithms.server_step import Server
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.module import FederatedModule
 from fedem_lightning.processes import Processes
+from fedem_lightning.server_step import Server
 from helpers.federations import make_data, make_model, train
 
 

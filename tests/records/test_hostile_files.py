@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 
 import fedem_lightning
 from fedem_lightning import FedEM, Linear, UserError, load, load_clients
-from fedem_lightning.algorithms.checkpoints import made_from, read_checkpoint, recipe_of
 from fedem_lightning.predict import main as predict
 from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, recipe
 from fedem_lightning.records.remaking import find, make
 from fedem_lightning.serving.model_files import read_clients, write_clients
 from fedem_lightning.settings.check import Checked
+from fedem_lightning.steps.checkpoints import made_from, read_checkpoint, recipe_of
 from helpers.commands import composed
 from helpers.conformance import ROWS
 from helpers.federations import make_data, make_model, train
@@ -61,7 +61,7 @@ NETWORKS: dict[str, Any] = {
     "a room's import": {"_target_": "fedem_lightning.models.client_store.torch.load", **RUN},
     "a room's function": {"_target_": "fedem_lightning.models.parts.split_body_head", "network": 3},
     "a method": {"_target_": "fedem_lightning.FedAvg.load_from_checkpoint", **RUN},
-    "our maker": {"_target_": "fedem_lightning.algorithms.checkpoints.make", "made_of": RUN, "trusted": ["os"]},
+    "our maker": {"_target_": "fedem_lightning.steps.checkpoints.make", "made_of": RUN, "trusted": ["os"]},
     "torch's": {"_target_": "torch.hub.load", **RUN},
     "torch.nn's function": {"_target_": "torch.nn.functional.relu", **RUN},
     "a class without trust": {"_target_": "canary.Net"},

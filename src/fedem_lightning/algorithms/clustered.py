@@ -13,7 +13,6 @@ from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
-from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -23,6 +22,7 @@ from fedem_lightning.models.components import Backbone, stacked_state
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import Count, NotNegative
+from fedem_lightning.steps.checks import check_everybody_trains
 
 CHUNK = 2**22
 """Elements of the updates that are compared at a time."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Update
-from fedem_lightning.algorithms.checks import check_everybody_trains
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -21,6 +20,7 @@ from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.personal_models import SharedModels, client_means
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative
+from fedem_lightning.steps.checks import check_everybody_trains
 
 
 class AFL(FederatedAlgorithm):

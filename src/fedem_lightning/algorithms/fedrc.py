@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
-from fedem_lightning.algorithms.checks import check_classes
 from fedem_lightning.algorithms.fedem import FedEM
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -19,6 +18,7 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.heads import owner_and_class
 from fedem_lightning.settings.ranges import PositiveInt
+from fedem_lightning.steps.checks import check_classes
 from fedem_lightning.tasks import known
 
 LEAST = 1e-8

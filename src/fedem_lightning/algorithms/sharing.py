@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, PrivateMean
-from fedem_lightning.algorithms.local_training import LocalTraining
 from fedem_lightning.data.block import Block
 from fedem_lightning.errors import require
 from fedem_lightning.local_solver import LocalStep, Step
+from fedem_lightning.local_training import LocalTraining
 from fedem_lightning.method import Method
 from fedem_lightning.models.components import model_state, within
 from fedem_lightning.models.mixture_network import (

@@ -1,6 +1,6 @@
 """How the components of FedEM begin: the warm-up of one model, and what makes them different after it."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.components import start_equal
 from fedem_lightning.models.personal_models import component_losses
 from fedem_lightning.randomness import Purpose, generator
-
-if TYPE_CHECKING:
-    from fedem_lightning.algorithms.fedem import FedEM
 
 Initialization = Literal["auto", "clusters", "random", "shared"]
 
@@ -49,7 +46,7 @@ class Start:
 
     """
 
-    def __init__(self, algorithm: "FedEM", initialization: Initialization, warmup_rounds: int | None) -> None:
+    def __init__(self, algorithm: Any, initialization: Initialization, warmup_rounds: int | None) -> None:
         self.algorithm, one_component = algorithm, len(algorithm.components) == 1
         self.is_auto = initialization == "auto" and not one_component
         self.initialization = initialization

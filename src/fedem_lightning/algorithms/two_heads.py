@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
-from fedem_lightning.algorithms.checks import check_classes
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -36,6 +35,7 @@ from fedem_lightning.models.parts import wrapped
 from fedem_lightning.models.personal_models import OwnModels, component_outputs
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative
+from fedem_lightning.steps.checks import check_classes
 
 LOG_ZERO = -1e9
 """In place of log 0, the logarithm of the number of samples of an absent class: no logit makes up for it."""

@@ -13,12 +13,12 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms.checkpoints import CheckpointReader, read_checkpoint
 from fedem_lightning.errors import NoUpdateLeft
 from fedem_lightning.evaluation.convergence import LARGEST_FALL, best_round, errors_by_round, fall
 from fedem_lightning.records.files import replacing
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import PositiveInt
+from fedem_lightning.steps.checkpoints import CheckpointReader, read_checkpoint
 
 _NAME = re.compile(r"round-(\d{6,})\.ckpt")
 """Of the files that `RoundCheckpoint` writes; no other is removed."""

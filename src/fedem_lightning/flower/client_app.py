@@ -21,7 +21,6 @@ from flwr.clientapp import ClientApp
 from hydra.utils import instantiate
 
 from fedem_lightning.aggregation import check_update
-from fedem_lightning.algorithms.checkpoints import made_from, take_dtypes
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
@@ -36,6 +35,7 @@ from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.serving.model_files import write_clients
+from fedem_lightning.steps.checkpoints import made_from, take_dtypes
 from fedem_lightning.tasks import TaskName
 
 app = ClientApp()

@@ -19,7 +19,7 @@ _PACKAGE = "fedem_lightning"
 _ROOMS = {
     "algorithm": ("algorithms",),
     "backbone": ("backbones", "models", "torch.nn"),
-    "server_optimizer": ("algorithms.server_step", "algorithms.server_optimizers", "torch.optim"),
+    "server_optimizer": ("server_step", "algorithms.server_step", "algorithms.server_optimizers", "torch.optim"),
     "client_optimizer": ("client_optimizers",),
     "task": ("tasks",),
     "augmentation": ("data.shifts",),

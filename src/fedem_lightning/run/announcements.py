@@ -10,7 +10,6 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import read_checkpoint
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import unfinished_line
@@ -19,6 +18,7 @@ from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.building import pick_accelerator
 from fedem_lightning.run.job_folders import run_command
 from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN, shipped
+from fedem_lightning.steps.checkpoints import read_checkpoint
 
 
 def first_lines(

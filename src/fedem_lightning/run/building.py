@@ -18,7 +18,6 @@ from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.cohort import share_of
@@ -30,6 +29,7 @@ from fedem_lightning.models.embedded import embedded
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from fedem_lightning.settings.keys import LOOKS
+from fedem_lightning.steps.trainer_options import check_trainer
 
 
 def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDataModule:

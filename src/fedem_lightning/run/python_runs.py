@@ -6,8 +6,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import recipe_of
-from fedem_lightning.algorithms.checks import check_capabilities
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
@@ -19,6 +17,8 @@ from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.keys import dataset_name, shipped
+from fedem_lightning.steps.checkpoints import recipe_of
+from fedem_lightning.steps.checks import check_capabilities
 
 
 def save_run(

@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.fitting import known_pi
 from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
@@ -30,6 +29,7 @@ from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.figures import draw_figures
+from fedem_lightning.steps.fitting import known_pi
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
 from fedem_lightning.algorithms import FederatedAlgorithm
-from fedem_lightning.algorithms.checkpoints import model_of, read_checkpoint
 from fedem_lightning.callbacks.between_rounds import BEST
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
@@ -30,6 +29,7 @@ from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make, with_network
 from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.steps.checkpoints import model_of, read_checkpoint
 
 FORMAT = "fedem-lightning clients 1"
 _TENSORS = ("seen", "n_train")  # of the schema

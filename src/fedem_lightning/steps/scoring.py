@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.fitting import log, mixture_metrics, prepare
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.client_table import client_table, final_metrics
@@ -14,6 +13,7 @@ from fedem_lightning.evaluation.scores import all_scored_clients, curve_metrics,
 from fedem_lightning.method import Method
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import keyed_streams
+from fedem_lightning.steps.fitting import log, mixture_metrics, prepare
 
 
 class ClientPredictions(NamedTuple):

@@ -9,15 +9,15 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
-from fedem_lightning.algorithms.checkpoints import CheckpointReader
-from fedem_lightning.algorithms.checks import check_capabilities, check_data, check_fit, check_logits
-from fedem_lightning.algorithms.heads import use_computed_head, whose_parts
-from fedem_lightning.algorithms.server_step import check_optimizers
-from fedem_lightning.algorithms.trainer_options import check_trainer
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.method import Method
+from fedem_lightning.server_step import check_optimizers
+from fedem_lightning.steps.checkpoints import CheckpointReader
+from fedem_lightning.steps.checks import check_capabilities, check_data, check_fit, check_logits
+from fedem_lightning.steps.heads import use_computed_head, whose_parts
+from fedem_lightning.steps.trainer_options import check_trainer
 
 
 def check_start(algorithm: Method) -> None:

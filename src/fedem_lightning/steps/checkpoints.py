@@ -12,7 +12,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fedem_lightning.algorithms.recipe_differences import recipe_difference
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.method import Method
@@ -21,6 +20,7 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, recipe
 from fedem_lightning.records.remaking import call, find, make, without_gone
+from fedem_lightning.steps.recipe_differences import recipe_difference
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 """Options of `load_from_checkpoint` that are Lightning's own."""

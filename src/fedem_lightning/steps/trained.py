@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.algorithms.growth import federation_of, grown
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.errors import UserError, require
@@ -16,6 +15,7 @@ from fedem_lightning.method import Method
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
 from fedem_lightning.models.personal_models import PersonalModels, SharedModels, joined
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.steps.growth import federation_of, grown
 
 
 class TrainedModel:

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from fedem_lightning.algorithms.checks import check_fit
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.errors import require
@@ -12,6 +11,7 @@ from fedem_lightning.models.components import copied, model_state
 from fedem_lightning.models.parts import one_sample, owner, split_body_head, users_network
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.check import parameters
+from fedem_lightning.steps.checks import check_fit
 
 
 def use_computed_head(algorithm: Method, federation: Federation, begun: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""What the steps of the LightningModule do: checks, rounds, scores, checkpoints, trained models."""
