@@ -1,7 +1,4 @@
-"""Adaptations, the step between training and scoring: their base class, the selection of a weight, and local tuning.
-
-Tuning is FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020).
-"""
+"""Adaptations, the step between training and scoring: their base class, the selection of a weight, and local tuning."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -121,9 +118,9 @@ class Best:
 class Finetune(Adaptation):
     """E passes of SGD over a client's training samples, from a fresh optimiser.
 
-    After an algorithm with several components each component is tuned with samples weighted as in training (FedEM: by
-    the responsibilities); the mixture weights stay. What components share (`shared`) is tuned with all of them at once,
-    and stays one.
+    It is FedAvg+ (Jiang et al. 2019, as in FedEM, Sec. 4) and Finetune (Mansour et al. 2020). After an algorithm with
+    several components each component is tuned with samples weighted as in training (FedEM: by the responsibilities);
+    the mixture weights stay. What components share (`shared`) is tuned with all of them at once, and stays one.
 
     Args:
         epochs: E; 0 leaves the models as they are.

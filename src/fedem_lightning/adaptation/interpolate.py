@@ -37,8 +37,7 @@ class MixtureStep(LocalStep):
         return -torch.where(weight == 0, 0.0, gain).sum(dim=-1) / (size * self.task.n_targets)
 
 
-LARGEST = 1e6
-"""Largest absolute log-odds: larger than every difference of losses, and finite."""
+LARGEST = 1e6  # absolute log-odds: larger than every difference of losses, and finite
 
 
 def log_odds(share: Tensor, losses: Tensor) -> Tensor:
@@ -50,8 +49,7 @@ def log_odds(share: Tensor, losses: Tensor) -> Tensor:
 class Interpolate(Adaptation):
     """Client k predicts with lambda_k h_l + (1 - lambda_k) h_c; h_c is its model before, lambda_k is from a grid.
 
-    h_l starts from h_c's parameters (of several models: the one with the largest weight). "lambda" is a column of the
-    clients' table.
+    h_l starts from h_c's parameters (of several models: the one with the largest weight).
 
     Args:
         objective: of h_l. "mixture": the mixture's loss, for each lambda (Eq. 10). "own": the loss of h_l alone, once:
@@ -121,7 +119,7 @@ class Dapper(Adaptation):
     C are the training samples of the clients that train; after HypCluster and Clustered, of those in the client's
     cluster. A client draws r n_k of them once. For each lambda it makes a pass over r n_k samples: each is one of its
     own with probability lambda (drawn with replacement), else the next sample of C. The client predicts with the model
-    of the best lambda; "lambda" is a column of the clients' table.
+    of the best lambda.
 
     Args:
         ratio: r.
@@ -168,24 +166,18 @@ class Dapper(Adaptation):
         return Block(central.federation, block.clients, torch.where(own, chosen, central.index), central.owner)
 
     def _central_samples(self, algorithm: Method, block: Block) -> Block:
-        """The samples C': round(r n_k) for each client k, r n in all."""
+        """The samples C': round(r n_k) for each client k, r n in all, of the clients that train in its group."""
+        federation, trained = block.federation, block.federation.clients()
         sizes = (self.ratio * block.counts()).round().long()  # [C]
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
-        empty = Block(block.federation, block.clients, owner, owner)
+        empty = Block(federation, block.clients, owner, owner)
         draws = fold(fold(algorithm.seed, Purpose.DAPPER, block.keys)[owner], 2, empty.ranks())  # in [0, 2^32)
-        return Block(block.federation, block.clients, _pooled(algorithm, block, owner, draws), owner)
-
-
-def _pooled(algorithm: Method, block: Block, owner: Tensor, draws: Tensor) -> Tensor:
-    """Positions of training samples of the clients that train, in the owner's group: int64 [r n]."""
-    federation, found = block.federation, torch.zeros_like(owner)
-    trained, held = federation.clients(), getattr(algorithm, "cluster", torch.zeros_like(federation.seen))
-    groups = held[block.clients]
-    for group in groups.unique():
-        members = trained[held[trained] == group]
-        mine = groups[owner] == group
-        found[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
-    return found
+        held = getattr(algorithm, "cluster", torch.zeros_like(federation.seen))
+        index, groups = torch.zeros_like(owner), held[block.clients]
+        for group in groups.unique():
+            members, mine = trained[held[trained] == group], groups[owner] == group
+            index[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
+        return Block(federation, block.clients, index, owner)
 
 
 def _nth_samples(split: Split, clients: Tensor, draws: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class KNN(Adaptation):
 
     p_knn(y) ~ the sum of exp(-d^2 / (D sigma)) over those of the k nearest training samples that have label y; d is the
     distance of the features, and D their number; of several models, those of the one with the largest mixture weight. A
-    client without training samples has lambda = 0. "lambda" is a column of the clients' table.
+    client without training samples has lambda = 0.
 
     Args:
         neighbours: k; a client with fewer samples takes all.

@@ -116,10 +116,8 @@ class _ForClients(_BatchNorm):
 
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-BatchNorm1d, BatchNorm2d, BatchNorm3d = (type(kind.__name__, (_ForClients, kind), {}) for kind in _KINDS)
-GUARDED: dict[type[nn.Module], type[nn.Module]] = dict(
-    zip(_KINDS, (BatchNorm1d, BatchNorm2d, BatchNorm3d), strict=True)
-)
+GUARDED: dict[type[nn.Module], type[nn.Module]] = {k: type(k.__name__, (_ForClients, k), {}) for k in _KINDS}
+BatchNorm1d, BatchNorm2d, BatchNorm3d = GUARDED.values()
 
 
 def for_clients(layer: nn.Module) -> None:

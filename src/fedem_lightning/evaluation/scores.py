@@ -80,10 +80,10 @@ def fits(federation: Federation, clients: Tensor, numbers: int = 1) -> bool:
 
 
 class ClientMeans:
-    """Mean of each of the task's scores for every client.
+    """Mean of each of the task's scores for every client; its perplexity is exp of its mean loss.
 
     Where samples have a score "n_known", a number of labels, it is their weight, so that a mean is that of all known
-    labels. A client's perplexity is exp of its mean loss.
+    labels.
     """
 
     def __init__(self, n_clients: int, task: Task, device: torch.device | None = None) -> None:

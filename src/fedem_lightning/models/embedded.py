@@ -62,13 +62,8 @@ def embedded(data: FederatedDataModule, body: Pretrained) -> FederatedDataModule
     order = torch.arange(len(positions), device=used.device)
     if isinstance(raw, Fields) and raw.length is not None:
         order = raw.length[positions].argsort(stable=True)
-    like, found = next(body.parameters()), []
     body.eval()
-    seen = raw.to(like.device)
-    for rows in order.split(ROWS):
-        args, named = arguments(body, seen.features(positions[rows].to(like.device), like.dtype))
-        found.append(body.features(*args, **named).to(used.device))
-    distinct = torch.cat(found)[order.argsort()]
+    distinct = torch.cat([_read(body, raw, positions[rows]) for rows in order.split(ROWS)])[order.argsort()]
     features = distinct.new_zeros(len(raw.y), distinct.shape[1])  # samples of no split have none
     features[used] = distinct[place_of]
     seconds, size = time.perf_counter() - start, distinct.nbytes / 1e6
@@ -88,13 +83,18 @@ def check_body(network: nn.Module, samples: Samples, index: Tensor) -> None:
     given = "backbone: the data have the features of a frozen body, and this network has another one; "
     given += "give the algorithm the network of embedded(data, network)"
     require(isinstance(own, Pretrained) and own.frozen_body, given)
-    like = next(own.parameters())
-    x = tree_map(lambda t: t.to(like.device), samples.raw.features(index.to(samples.raw.device), like.dtype))
-    args, named = arguments(own, x)
-    with torch.autocast(like.device.type, enabled=False):
-        z = own.features(*args, **named)  # type: ignore[operator]
-    there = samples.x["features"][index].to(z)
+    there = samples.x["features"][index]
+    with torch.autocast(next(own.parameters()).device.type, enabled=False):
+        z = _read(own, samples.raw, index).to(there)
     require(z.shape == there.shape and bool((z - there).norm() <= 0.05 * z.norm()), given)  # in any precision
+
+
+def _read(body: Any, raw: Any, index: Tensor) -> Tensor:
+    """The body's features of samples, [n, d], where `index` is."""
+    like = next(body.parameters())
+    x = tree_map(lambda t: t.to(like.device), raw.features(index.to(raw.device), like.dtype))
+    args, named = arguments(body, x)
+    return body.features(*args, **named).to(index.device)
 
 
 def _distinct(raw: Arrays | Fields, positions: Tensor) -> tuple[Tensor, Tensor]:

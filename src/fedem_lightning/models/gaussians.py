@@ -36,13 +36,7 @@ def whitening(covariances: Tensor) -> Tensor:
 
 
 def log_densities(z: Tensor, means: Tensor, white: Tensor) -> Tensor:
-    """log N(z; mu_m, Sigma_m): z [n, d], means [M, d], `whitening` [M, d] or [M, d, d] -> [n, M].
-
-    Example:
-        >>> log_densities(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 2))
-        tensor([[-1.8379]])
-
-    """
+    """log N(z; mu_m, Sigma_m): z [n, d], means [M, d], `whitening` [M, d] or [M, d, d] -> [n, M]."""
     found = []
     for mean, w in zip(means, white, strict=True):  # one by one: [n, M, d] may be large
         delta = z - mean
@@ -68,13 +62,13 @@ def regularized(covariances: Tensor, amount: float) -> Tensor:
 class GatedMixture(SizedByState, Recorded, nn.Module):
     """sum over m of p(m | x) h_m(x), with weights from a client's joint mixture of inputs and networks.
 
-    The M2 networks h_m, of which it holds copies, and the Gaussians are the same for all clients, and frozen; `joint`
-    is a client's own. Without a task it cannot predict yet.
+    The M2 networks h_m, of which it holds copies, and the Gaussians are the same for all clients, and frozen. Without a
+    task it cannot predict yet.
     """
 
     takes_samples = True
     sized = ("joint", "means", "white", "center", "projection")
-    joint: Tensor  # pi(m1, m2), [M1, M2]
+    joint: Tensor  # pi(m1, m2), [M1, M2]; the client's own
     means: Tensor  # [M1, d]
     white: Tensor  # see `whitening`
     center: Tensor  # see `embedded`
@@ -113,14 +107,14 @@ def start(federation: Federation, dimension: int | None, n_gaussians: int, full:
 
     "center" [d_in] and "projection" [d_in, d] of the embedding into `dimension` principal components, both empty
     without one; "means" [M, d], each a sample drawn at random; and "covariance" of all embedded samples, [d], or [d, d]
-    if `full`. UserError: d is larger than the number of inputs, or there are fewer samples than Gaussians.
+    if `full`.
     """
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
     x = next(block.pieces()).vectors(torch.float64)
     center, projection, n_inputs = x.new_zeros(0), x.new_zeros(0, 0), x.shape[1]
     if dimension is not None:
-        fits = dimension <= n_inputs
-        require(fits, f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}")
+        said = f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}"
+        require(dimension <= n_inputs, said)
         center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
         axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
         largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
@@ -132,8 +126,8 @@ def start(federation: Federation, dimension: int | None, n_gaussians: int, full:
     some = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(x.dtype)
     z = embedded(some, center, projection)
     z = z[z.square().sum(dim=1).isfinite()]
-    enough = len(z) >= n_gaussians
-    require(enough, f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}")
+    said = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
+    require(len(z) >= n_gaussians, said)
     return {"center": center, "projection": projection, "means": z[:n_gaussians], "covariance": covariance}
 
 

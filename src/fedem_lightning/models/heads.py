@@ -95,7 +95,7 @@ class TwoHeads(WithFeatures):
         self.register_buffer("log_counts", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The served outputs, or those of both losses; see the class."""
+        """The outputs; see the class."""
         generic, z = self.outputs_and_features(x)
         if self.log_counts is None:
             return self._sum(generic, self.personal(z))
@@ -174,8 +174,8 @@ class PulledLoss(OfTask):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Losses, summed over a sample's targets: outputs and features [n, ..., n_outputs + d], y [n, ...] -> [n]."""
-        sizes = [outputs.shape[-1] - self.prototypes.shape[1], self.prototypes.shape[1]]
-        logits, z = outputs.split(sizes, dim=-1)
+        d = self.prototypes.shape[1]
+        logits, z = outputs[..., :-d], outputs[..., -d:]
         label = y.long().clamp(min=0)  # a missing one has a code below 0
         distance = (z - self.prototypes[label]).square().mean(dim=-1) * (self.known[label] & known(y))  # [n, ...]
         return self.task.losses(logits, y) + self.penalty * distance.reshape(len(y), -1).sum(dim=1)

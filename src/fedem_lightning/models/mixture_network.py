@@ -16,8 +16,8 @@ from fedem_lightning.tasks import OfTask
 class MixtureNetwork(nn.Module):
     """The networks of M components that share all tensors but those of `own`, which are phi.
 
-    Where phi is a linear layer at the end of the network, the layers before it run once for all components. The
-    components' values are not taken over.
+    It holds no values of theirs. Where phi is a linear layer at the end of the network, the layers before it run once
+    for all components.
     """
 
     takes_samples = True
@@ -29,9 +29,8 @@ class MixtureNetwork(nn.Module):
         share_frozen(self.network, components[0])
         for name in own:  # stands for phi_m while component m runs
             self.network.get_parameter(name).requires_grad_(False)
-        self.own = nn.ParameterDict(
-            {_key(name): nn.Parameter(torch.zeros(len(components), *state[name].shape)) for name in own}
-        )  # phi, [M, ...]
+        rows = {_key(name): nn.Parameter(torch.zeros(len(components), *state[name].shape)) for name in own}
+        self.own = nn.ParameterDict(rows)  # phi, [M, ...]
         self._names = {_key(name): name for name in own}
         layers = {name.rpartition(".")[0] for name in own}
         layer = layers.pop() if len(layers) == 1 else ""
@@ -47,8 +46,7 @@ class MixtureNetwork(nn.Module):
             if len(seen) == 1 and outputs is seen[0][1]:
                 return self._heads(seen[0][0], self._head)
         phi = {self._names[key]: rows.unbind() for key, rows in self.own.items()}  # `rows[m]` has a slow gradient
-        n_models = len(next(iter(phi.values())))
-        each = [{name: rows[m] for name, rows in phi.items()} for m in range(n_models)]
+        each = (dict(zip(phi, rows, strict=True)) for rows in zip(*phi.values(), strict=True))
         return torch.stack([call_with(self.network, phi_m, x) for phi_m in each], dim=1)
 
     def _heads(self, features: Tensor, head: nn.Linear) -> Tensor:

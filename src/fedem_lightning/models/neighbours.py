@@ -1,8 +1,4 @@
-"""A mixture of networks, and the nearest of a client's samples by the networks' features, as one module: kNN-Per.
-
-Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
-2111.09360. Section 3.
-"""
+"""A mixture of networks, and the nearest of a client's samples by the networks' features, as one module: kNN-Per."""
 
 import copy
 from collections.abc import Sequence
@@ -19,8 +15,7 @@ from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import Task
 
-FAR = 1e30
-"""A distance larger than every other one; no sample is so far away."""
+FAR = 1e30  # a distance larger than every other one; no sample is so far away
 
 
 class FeatureMixture(Recorded, nn.Module):
@@ -80,9 +75,8 @@ class Neighbours(SizedByState, Recorded, nn.Module):
     def forward(self, x: Inputs) -> Tensor:
         """Outputs: [n, ...] -> [n, Y], the mixture's log-probabilities; in a binary task [n, 1], its logit."""
         features, log_p = self.base(x)
-        log_votes = votes(features, self.features, self.labels, log_p.shape[1], self.neighbours, self.scale).log()
-        mixed = torch.logaddexp(self.share.log() + log_votes, (1 - self.share).log() + log_p)
-        return self.base.task.outputs(mixed)
+        near = votes(features, self.features, self.labels, log_p.shape[1], self.neighbours, self.scale).log()
+        return self.base.task.outputs(torch.logaddexp(self.share.log() + near, (1 - self.share).log() + log_p))
 
 
 def votes(

@@ -150,8 +150,7 @@ def _ends(outputs: Any) -> set[int]:
 
 def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
     """The named tensors' bytes, as a share of those of one model (`model_bytes`)."""
-    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model_state(network).items()}
-    return sum(size for name, size in sizes.items() if name in names) / model_bytes(network)
+    return sum(t.nbytes for name, t in model_state(network).items() if name in names) / model_bytes(network)
 
 
 def normalization_tensors(network: nn.Module) -> set[str]:
@@ -201,4 +200,4 @@ def users_network(component: nn.Module) -> nn.Module:
 
 def model_bytes(component: nn.Module) -> int:
     """Bytes of one model, the user's network without its frozen parameters: the unit of `transmission`."""
-    return sum(t.numel() * t.element_size() for t in model_state(users_network(component)).values())
+    return sum(t.nbytes for t in model_state(users_network(component)).values())

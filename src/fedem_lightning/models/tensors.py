@@ -99,8 +99,7 @@ def share_frozen(network: nn.Module, owner: nn.Module) -> None:
 
 def frozen_bytes(network: nn.Module) -> int:
     """Bytes of all frozen tensors; tied parameters count once."""
-    tensors = {id(tensor): tensor for _, tensor in frozen_tensors(network)}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return sum(t.nbytes for t in {id(tensor): tensor for _, tensor in frozen_tensors(network)}.values())
 
 
 class SizedByState(nn.Module):
