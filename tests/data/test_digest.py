@@ -1,7 +1,6 @@
 """The digest of a federation covers all of it, x included, for every kind of samples."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,9 @@ import pytest
 import torch
 
 from fedem_lightning import (
-    DensityDataModule,
     Digits,
     FedAvg,
     FederatedDataModule,
-    SyntheticMixture,
     TextDataModule,
     UserError,
 )
@@ -57,19 +54,6 @@ def test_a_digest_is_the_hash_of_the_bytes_in_any_memory_order() -> None:
     expected = hashlib.sha256(f"torch.float64 [{len(x)}, 7]".encode() + x.tobytes()).hexdigest()
     assert hash_of([torch.from_numpy(x)], shapes=True).hexdigest() == expected
     assert hash_of([torch.from_numpy(np.asfortranarray(x))], shapes=True).hexdigest() == expected
-
-
-MODULES: dict[str, Callable[[int], FederatedDataModule]] = {
-    "synthetic": lambda seed: SyntheticMixture(n_clients=3, dimension=4, test_size=5, seed=seed),
-    "density": lambda seed: DensityDataModule(n_clients=4, n_samples=5, test_size=5, seed=seed),
-    "digits": lambda seed: Digits(n_clients=5, seed=seed),
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_generated_data_have_a_digest_of_their_seed(name: str) -> None:
-    first, again, other = (MODULES[name](seed).federation.digest() for seed in (0, 0, 1))
-    assert first == again != other
 
 
 def test_text_and_the_length_of_its_windows_enter(tmp_path: Path) -> None:

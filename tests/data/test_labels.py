@@ -1,6 +1,5 @@
 """Labels of samples that have several: what is read, what is missing, what is refused in one line."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from fedem_lightning.data.__main__ import describe
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.faults import LabelFlip
 from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel
-from helpers.commands import call
 from helpers.federations import stored
 
 N = 12
@@ -106,15 +104,6 @@ def test_wrong_labels_are_refused_in_one_line(name: str) -> None:
     for part in message.split("{}"):
         assert part in line
     assert "\n" not in line
-
-
-def test_tasks_of_tables_are_those_of_one_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.csv").write_text("a,y,client\n" + "1,0,p\n2,1,q\n" * 9)
-    arguments = ("dataset=table", "dataset.path=a.csv", "dataset.label=y", "dataset.client=client")
-    assert call(tmp_path, monkeypatch, *arguments, "dataset.task=language", "backbone=linear") == 2
-    assert "error: dataset.task: a table has one label a row, expected classification" in capsys.readouterr().err
 
 
 def test_new_labels_have_the_form_of_training() -> None:

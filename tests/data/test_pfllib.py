@@ -85,7 +85,10 @@ def replaced(content: Any) -> Callable[[Path], Any]:
 
 
 WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no test file": (lambda folder: (pfllib(folder) / "test/3.npz").unlink(), "^path: .*test lacks 3.npz, which train"),
+    "no test file": (
+        lambda folder: (pfllib(folder) / "test/3.npz").unlink(),
+        "^path: .*: 3.npz is not in both train and test; exp",
+    ),
     "an empty client": (replaced({"x": X[:0], "y": Y[:0]}), "^path: .*data: client 3: no samples$"),
     "no y": (replaced({"x": X}), "^path: cannot read .*3.npz as PFLlib's file of a client.* (KeyError: 'y')"),
     "our .npz": (lambda folder: np.savez(pfllib(folder) / "train/3.npz", x=X, y=Y), "^path: cannot read .*3.npz"),

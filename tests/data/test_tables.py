@@ -200,6 +200,7 @@ EMPTY = [np.nan, *range(1, N)]
         ({"y": ["1", "?"] * (N // 2)}, {}, "column 'y' holds numbers and other words, .*say task=classification"),
         ({"y": ["a", "b", "c"] * (N // 3)}, {"task": "binary"}, "task: binary needs the labels 0 and 1"),
         ({}, {"task": "regression"}, "column 'y': expected numbers, got"),
+        ({}, {"task": "language"}, "task: a table has one label a row, expected classification"),
         ({"y": [*EMPTY[1:], 0.5]}, {"task": "classification"}, "task: a classification needs words or whole numbers"),
         ({"part": [1, 2] * (N // 2)}, {"split": "part"}, "split: no client that trains has a training sample"),
         ({"part": [0, 1, 2] * (N // 3)}, {"split": "part"}, "client south, west has no training sample"),

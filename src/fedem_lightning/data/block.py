@@ -90,13 +90,12 @@ class Block:
         On a GPU a part has up to 4,096 samples, or 16,384 vectors, and inputs of 256 MB. A part has at most
         `MOST_OUTPUTS` outputs of a model, but one sample at least.
         """
-        shape = self.federation.in_shape
+        shape, task = self.federation.in_shape, self.federation.task
         vectors = isinstance(shape, tuple) and len(shape) == 1 and isinstance(self.federation.samples, Arrays)
         on_cpu, numbers = self.clients.device.type == "cpu", math.prod(shape) if isinstance(shape, tuple) else 1
         most = 16384 if vectors else 256 if on_cpu else 4096
         fits = (2**20 if on_cpu else 2**26) // max(1, numbers) if vectors or not on_cpu else most
-        size = max(256, min(most, fits))
-        size = max(1, min(size, MOST_OUTPUTS // (self.federation.task.n_targets * self.federation.task.n_outputs)))
+        size = max(1, min(max(256, min(most, fits)), MOST_OUTPUTS // (task.n_targets * task.n_outputs)))
         for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
             part = slice(start, start + size)
             yield Block(self.federation, self.clients, self.index[part], self.owner[part])

@@ -100,10 +100,7 @@ class Dealing:
         return Partition(new[dealt.client], tuple(names[kept]), notes), seen[kept]
 
     def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
-        """Deals a user's own samples; y may be real targets (not `by_class`).
-
-        The notes say how, unless all samples stay with the clients that they came with.
-        """
+        """Deals a user's own samples, and notes how, unless they stay with their clients; `by_class`: y are classes."""
         if self.partition == "natural" and labels.client is not None and self.n_clients is None:
             return Partition(labels.client, labels.names or ())
         has = labels.client is not None or self.partition != "natural"

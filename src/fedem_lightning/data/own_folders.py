@@ -9,6 +9,7 @@ import numpy as np
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import files_in, reading
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, TaskOptions, checked_federation
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
@@ -90,9 +91,8 @@ def read_pfllib(folder: Path) -> OwnArrays:
     found = {part: {file.stem: file for file in files_in(folder / part, ".npz")} for part in ("train", "test")}
     expected = "expected PFLlib's folder of a data set, with a file for each client in train and in test"
     require(bool(found["train"]), f"path: no .npz file in {folder / 'train'}; {expected}")
-    for part, other in (("train", "test"), ("test", "train")):
-        alone = sorted(found[part].keys() - found[other].keys())
-        require(not alone, f"path: {folder / other} lacks {', '.join(alone[:3])}.npz, which {part} has")
+    alone = sorted(found["train"].keys() ^ found["test"].keys())
+    require(not alone, f"path: {folder}: {listed(alone)}.npz is not in both train and test; {expected}")
     number = all(name.isdecimal() for name in found["train"])  # 10 follows 9
     names = {name: int(name) if number else name for name in found["train"]}
     order = sorted(names, key=lambda name: names[name])

@@ -218,7 +218,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _check_names(path: Path, names: list[str]) -> None:
     twice = [name for name, n in Counter(names).items() if n > 1 and name]
     require(not twice, f"path: {path} has several columns of the name {', '.join(twice)}")
-    unnamed = [i for i, name in enumerate(names, 1) if not name]
     hint = "pandas writes its index so, unless told index=False"
-    require(not unnamed, f"path: {path}: column {', '.join(map(str, unnamed))} has no name; {hint}")
+    require("" not in names, f"path: {path}: column {names.index('') + 1 if '' in names else 0} has no name; {hint}")
     checked_names(f"path: {path}: columns", names)
