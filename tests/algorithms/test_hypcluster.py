@@ -69,21 +69,6 @@ def test_two_rounds_in_numpy() -> None:
         np.testing.assert_allclose(component.linear.bias.detach().numpy(), b, rtol=1e-9)
 
 
-def test_true_models_assign_exactly_and_stay_apart() -> None:
-    data = two_groups()
-    model = make_model(HypCluster, data, n_components=2, initialization="random", client_optimizer=SGD)
-    direction = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    for sign, component in zip((1.0, -1.0), model.components, strict=True):
-        with torch.no_grad():
-            component.linear.weight.copy_(torch.stack([-sign * direction, sign * direction]))
-            component.linear.bias.zero_()
-    train(model, data, 1)
-    assert model.cluster.tolist() == [0, 1, 0, 1, 0, 1]
-    make_trainer(0).test(model, data, verbose=False)
-    assert (model.clients.test_accuracy > 0.8).all()
-    torch.testing.assert_close(model.pi, torch.eye(2, dtype=torch.float64)[model.cluster])
-
-
 def test_a_hypothesis_that_nobody_wants_stays_as_it_is() -> None:
     data = make_data()
     model = make_model(HypCluster, data, n_components=2, initialization="random", client_optimizer=SGD)
