@@ -15,7 +15,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # counts as Ctrl-C
     try:
         from fedem_lightning.run import cli  # Hydra
-        from fedem_lightning.run.job_folders import ended_sweep
+        from fedem_lightning.run.command_line import ended_sweep
 
         keep_freed_memory()
         cli.main()

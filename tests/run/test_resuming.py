@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedem_lightning.report import find_runs
-from fedem_lightning.run.job_folders import resume_command
+from fedem_lightning.run.command_line import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
 from helpers.commands import TINY, call, composed
 from helpers.runs import leave_undrawn, snapshot

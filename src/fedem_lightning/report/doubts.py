@@ -13,7 +13,7 @@ import pandas as pd
 from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.report.groups import Group, Setting, shorten
-from fedem_lightning.run.job_folders import resume_command
+from fedem_lightning.run.command_line import resume_command
 from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.settings.keys import UNCHOSEN
 

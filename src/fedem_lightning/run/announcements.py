@@ -16,7 +16,7 @@ from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.records import HIGHER_IS_BETTER, headline, in_words
 from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.building import pick_accelerator
-from fedem_lightning.run.job_folders import run_command
+from fedem_lightning.run.command_line import run_command
 from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN, shipped
 from fedem_lightning.steps.checkpoints import read_checkpoint
 

@@ -22,9 +22,14 @@ from omegaconf import DictConfig, OmegaConf, read_write
 import fedem_lightning
 import fedem_lightning.records.configs
 from fedem_lightning.errors import Interrupted, UserError
-from fedem_lightning.run.command_line import check_words, not_composed
+from fedem_lightning.run.command_line import (
+    check_words,
+    not_composed,
+    remove_if_empty,
+    remove_what_is_left,
+    resume_command,
+)
 from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
-from fedem_lightning.run.job_folders import remove_if_empty, remove_what_is_left, resume_command
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
 from fedem_lightning.startup import is_worker_rank
 

@@ -20,9 +20,9 @@ from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.run import announcements, run_folder
 from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
+from fedem_lightning.run.command_line import resume_command, run_command
 from fedem_lightning.run.commands import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
-from fedem_lightning.run.job_folders import resume_command, run_command
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line

@@ -12,7 +12,6 @@ from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.files import write_atomically
-from fedem_lightning.records.recipes import recipe
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
@@ -48,7 +47,12 @@ def save_run(
     checkpoint = model.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     if not model.trainer.is_global_zero:
         return
-    config = _config(model, data)
+    algorithm, of_data = recipe_of(model), dict(data.hparams.get("data", {}))
+    config = {name: algorithm.pop(name, None) for name in ("backbone", "adaptation", "engine", "seed")}
+    if of_data.get("seed") == model.seed:
+        of_data["seed"] = "${seed}"
+    trainer = {"max_epochs": whole_run(model)[0].rounds}
+    config |= {"seed": model.seed, "algorithm": algorithm, "dataset": of_data, "trainer": trainer}
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
     rounds = RoundCSVLogger(place / "metrics.csv")
     for round_, cells in whole_run(model)[1].items():
@@ -56,25 +60,20 @@ def save_run(
     rounds.write()
     name = f"round-{model.statistics.rounds:06d}.ckpt"
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
-    names = _names(model, data) | ({} if dataset is None else {"dataset": dataset})
+    parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
+    names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
+    names["dataset"] = dataset or dataset_name(names["dataset"], data.federation.notes.get("source"))
+    chosen = model.made_with.get("client_optimizer") is not None
+    rate = {"of": names["algorithm"], "rate": model.local.optimizer.lr, "chosen_by": "python" if chosen else None}
+    names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
+    names["learning_rates"] = [rate] if model.local.takes_steps else []
     write_run(place, names, model, data.federation)
-    if "_unknown_" in str(recipe_of(model)["backbone"]):
+    if "_unknown_" in str(config["backbone"]):
         kind = type(users_network(model.components[0])).__name__
         print(
             f"{place}: the commands cannot make this network again, which the method got as an instance; give it the "
             f"class {kind}, or a functools.partial of it, from a module; in Python load(folder, backbone=...) reads it"
         )
-
-
-def _names(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, Any]:
-    """What results.json says of the run's parts."""
-    parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
-    names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
-    names["dataset"] = dataset_name(names["dataset"], data.federation.notes.get("source"))
-    lr, chosen = model.local.optimizer.lr, model.made_with.get("client_optimizer") is not None
-    rate = {"of": names["algorithm"], "rate": lr, "chosen_by": "python" if chosen else None}
-    names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
-    return names | {"learning_rates": [rate] if model.local.takes_steps else []}
 
 
 def _shipped(group: str, part: Any) -> str:
@@ -85,15 +84,3 @@ def _shipped(group: str, part: Any) -> str:
     found = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
     several = group in ("dataset", "backbone") and len(found) > 1  # ImageDataModule reads many data sets
     return kind if several or not found else min(found, key=lambda name: (len(name), name))
-
-
-def _config(model: FederatedAlgorithm, data: FederatedDataModule) -> dict[str, Any]:
-    """The settings by which reports compare runs; the data set cannot be made from it."""
-    algorithm = recipe_of(model)
-    parts = {name: algorithm.pop(name, None) for name in ("backbone", "adaptation", "engine")}
-    algorithm.pop("seed", None)
-    of_data = recipe(dict(data.hparams.get("data", {})))
-    if of_data.get("seed") == model.seed:
-        of_data["seed"] = "${seed}"
-    trainer = {"max_epochs": whole_run(model)[0].rounds}
-    return {"seed": model.seed, "algorithm": algorithm, **parts, "dataset": of_data, "trainer": trainer}
