@@ -1,4 +1,4 @@
-"""The commands on trained models: their options, and the checks that need no heavy import."""
+"""The commands on trained models, and their options."""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedem_lightning.errors import require
 from fedem_lightning.records import SPLITS
-from fedem_lightning.run.commands import Parser, check_folder, one_line_for_mistakes
+from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 
 RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
 
@@ -17,7 +17,7 @@ def main_of(command: str) -> Callable[..., None]:
 
     The work is a function of a module of this room, which takes seconds to import: --help and a wrong option do not.
     """
-    options, check, place = _COMMANDS[command]
+    options, place = _COMMANDS[command]
 
     def main(arguments: list[str] | None = None) -> None:
         with one_line_for_mistakes():
@@ -27,7 +27,6 @@ def main_of(command: str) -> Callable[..., None]:
             several = "a package of yours that RUN's model needs; can be given several times"
             parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
             chosen = parser.parse_args(arguments)
-            check(chosen)
             getattr(import_module(f"fedem_lightning.serving.{place}"), command)(chosen)
 
     return main
@@ -36,11 +35,8 @@ def main_of(command: str) -> Callable[..., None]:
 def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help=run)
     parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv, .tsv or .parquet")
-    group = parser.add_argument_group(
-        "DATA",
-        "an .npz with x, client and optional y, split, names; or a table with the columns of the training table, of "
-        "vectors with client, y and split",
-    )
+    forms = "an .npz with x, client and optional y, split, names; or a table with the columns of the training table"
+    group = parser.add_argument_group("DATA", f"{forms}, of vectors with client, y and split")
     group.add_argument("--client", metavar="NAME", help="all rows belong to this client; DATA then names no clients")
 
 
@@ -57,11 +53,6 @@ def _personalize(parser: argparse.ArgumentParser) -> None:
     shots = "instead of models, a table of scores after 0, 1, 2, ... training samples a client, as 0,1,5,all"
     parser.add_argument("--few-shot", metavar="K,...", help=shots)
     parser.add_argument("--seed", type=int, default=0, help="of these samples (default: 0)")
-
-
-def _check_personalize(chosen: argparse.Namespace) -> None:
-    require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
-    _check_out(chosen, ".safetensors" if chosen.few_shot is None else ".csv")
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
@@ -81,25 +72,19 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
 
 
-def _check_evaluate(chosen: argparse.Namespace) -> None:
-    if chosen.out is not None:
-        check_folder(chosen.out, ["evaluation.json", "clients.csv", "confusion.csv"], chosen.force)
-
-
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.description = "Trained models as files for other programs, which need neither this package nor Lightning."
     parser.add_argument("run", type=Path, metavar="RUN", help=RUN)
     whom = parser.add_mutually_exclusive_group(required=True)
     whom.add_argument("--client", metavar="NAME", help="the model of this client")
     whom.add_argument("--all", action="store_true", help="the models of all clients that trained")
-    formats = "safetensors: the weights, in one file; onnx: a .onnx file for each client; torch: a .pt2 file of "
-    formats += "torch.export for each client"
+    formats = "safetensors: the weights, in one file; onnx, torch: a .onnx or .pt2 file for each client"
     parser.add_argument("--format", required=True, choices=("safetensors", "onnx", "torch"), help=formats)
     out = "a folder, or a single file with the format's ending (default: the folder exported)"
     parser.add_argument("--out", type=Path, default=Path("exported"), metavar="PATH", help=out)
 
 
-def _check_out(chosen: argparse.Namespace, *endings: str) -> None:
+def check_out(chosen: argparse.Namespace, *endings: str) -> None:
     """Raises UserError unless the file --out may be written: its ending is known, and nothing would be lost."""
     path: Path = chosen.out
     require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
@@ -109,9 +94,9 @@ def _check_out(chosen: argparse.Namespace, *endings: str) -> None:
     require(chosen.force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
 
 
-_COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None], str]] = {
-    "personalize": (_personalize, _check_personalize, "personalizing"),
-    "predict": (_predict, lambda chosen: _check_out(chosen, ".parquet", ".csv"), "predicting"),
-    "evaluate": (_evaluate, _check_evaluate, "predicting"),
-    "export": (_export, lambda chosen: None, "exporting"),
+_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
+    "personalize": (_personalize, "personalizing"),
+    "predict": (_predict, "predicting"),
+    "evaluate": (_evaluate, "predicting"),
+    "export": (_export, "exporting"),
 }

@@ -32,7 +32,6 @@ from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.steps.checkpoints import model_of, read_checkpoint
 
 FORMAT = "fedem-lightning clients 1"
-_TENSORS = ("seen", "n_train")  # of the schema
 
 
 def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) -> FederatedAlgorithm:
@@ -116,31 +115,22 @@ def write_clients(path: Path, models: ClientModels) -> None:
 
 def read_clients(path: Path, trust: Sequence[str] = (), backbone: nn.Module | None = None) -> ClientModels:
     """Reads the models; `backbone` is the network, if the file cannot name it; UserError if the file is broken."""
-    try:
+    with of_a_file(f"{path}: no intact .safetensors file of clients' models of this version"):
         with safe_open(regular(path), framework="pt") as file:
-            metadata = file.metadata() or {}
+            metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: no intact .safetensors file ({error})") from error
-    require(metadata.get("format") == FORMAT, f"{path}: no file of clients' models of this version")
-    with of_a_file(f"{path}: its parts are not those of a file of clients' models"):
-        return _models(metadata, tensors, trust, backbone)
-
-
-def _models(
-    metadata: dict[str, str], tensors: dict[str, Tensor], trust: Sequence[str], backbone: nn.Module | None
-) -> ClientModels:
-    names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
-    schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in _TENSORS})
-    weights, own = tensors["weights"], _with_prefix(tensors, "clients.")
-    network = _network(made_of, trust, backbone).to(weights.dtype).eval()  # first, so that no tensor loses bits
-    arrange(network, torch.device("cpu"))
-    network.load_state_dict(_with_prefix(tensors, "network."), strict=False)
-    if own:
-        return ClientModels(tuple(names), OwnModels(network, own, weights), schema)
-    states: list[Any] = [_with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
-    components = nn.ModuleList(with_state(network, state) for state in states)
-    return ClientModels(tuple(names), SharedModels(components, weights), schema)
+        assert metadata["format"] == FORMAT
+        names, saved, made_of = (json.loads(metadata[key]) for key in ("clients", "schema", "network"))
+        schema = Schema.from_state(saved | {name: torch.tensor(saved[name]) for name in ("seen", "n_train")})
+        weights, own = tensors["weights"], _with_prefix(tensors, "clients.")
+        network = _network(made_of, trust, backbone).to(weights.dtype).eval()  # first, so that no tensor loses bits
+        arrange(network, torch.device("cpu"))
+        network.load_state_dict(_with_prefix(tensors, "network."), strict=False)
+        if own:
+            return ClientModels(tuple(names), OwnModels(network, own, weights), schema)
+        states: list[Any] = [_with_prefix(tensors, f"components.{m}.") for m in range(weights.shape[1])]
+        components = nn.ModuleList(with_state(network, state) for state in states)
+        return ClientModels(tuple(names), SharedModels(components, weights), schema)
 
 
 def _network(made_of: Any, trust: Sequence[str], backbone: nn.Module | None) -> nn.Module:

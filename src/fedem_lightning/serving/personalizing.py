@@ -14,6 +14,7 @@ from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records import headline
+from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load, write_clients
 from fedem_lightning.serving.predicting import SHOWN_SUMS, print_scores, scores_by_client, write_table
 from fedem_lightning.serving.rows import ClientRows, read_rows
@@ -21,6 +22,8 @@ from fedem_lightning.serving.rows import ClientRows, read_rows
 
 def personalize(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
+    require(0 <= chosen.seed < 2**32, f"--seed: expected a whole number of at least 0, got {chosen.seed}")
+    check_out(chosen, ".safetensors" if chosen.few_shot is None else ".csv")
     shots = None if chosen.few_shot is None else parse_shots(chosen.few_shot)
     model = load(chosen.run, chosen.trust)
     kind = type(model).__name__

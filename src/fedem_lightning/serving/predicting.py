@@ -23,8 +23,10 @@ from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.records import SPLITS, headline, title_of_sum
 from fedem_lightning.records.files import replacing, write_atomically
+from fedem_lightning.run.commands import check_folder
 from fedem_lightning.run.results import finite
 from fedem_lightning.run.summary import by_class_line
+from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, read_rows
 from fedem_lightning.tasks import MultiLabel, known
@@ -37,6 +39,7 @@ BINS = 15
 
 def predict(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
+    check_out(chosen, ".parquet", ".csv")
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen.client)
     write_table(chosen.out, predictions(models, rows))
@@ -46,6 +49,8 @@ def predict(chosen: argparse.Namespace) -> None:
 
 def evaluate(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
+    if chosen.out is not None:
+        check_folder(chosen.out, ["evaluation.json", "clients.csv", "confusion.csv"], chosen.force)
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen.client, labelled=True)
     split = chosen.split or "test"
@@ -159,11 +164,11 @@ def _weights(rows: ClientRows, schema: Schema) -> tuple[np.ndarray, str]:
 
 
 def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float], dict[str, Any], pd.DataFrame | None]:
-    """How good predictions (`Task.answer`) are for all samples together; of a density there is nothing.
+    """How good predictions (`Task.answer`) are for all samples together: figures, scores of classes, confusion.
 
     The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
-    balanced_accuracy, auroc and sensitivity (of each class), {} of sequences and of more than `MOST_NUMBERS`
-    probabilities; and numbers of samples, a row for each true class and a column for each predicted one.
+    balanced_accuracy, auroc and sensitivity of each class, {} of sequences and of more than `MOST_NUMBERS`
+    probabilities; numbers of samples by true class (rows) and predicted one. Of a density there is nothing.
     """
     task, names = schema.task, schema.class_names
     if "mse" in task.measures:
