@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
 from fedem_lightning.aggregation import PrivateMean
-from fedem_lightning.algorithms import initialization, start
+from fedem_lightning.algorithms import initialization, warm_up
 from fedem_lightning.client_optimizers import ClientSGD
 from helpers import by_hand
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
@@ -40,7 +40,7 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
 
 def descended(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """20 steps on the full batch: weights [3, 5], then 3 biases."""
-    for _ in range(start.EPOCHS):
+    for _ in range(warm_up.EPOCHS):
         z = x @ theta[:15].reshape(3, 5).T + theta[15:]
         error = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(3)[y]) / len(y)
         theta = theta - SGD.lr * np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)])
@@ -52,15 +52,15 @@ def test_the_warm_up_is_fedavg_until_validation_stops_it(capsys: pytest.CaptureF
     data = grouped()
     model = train(mixture(data), data, 60)
     rounds = int(model.warmup_end)
-    assert start.PATIENCE < rounds < 0.2 * 60
+    assert warm_up.PATIENCE < rounds < 0.2 * 60
     fedavg, losses = make_model(FedAvg, data, client_optimizer=SGD).double(), []
     for _ in range(rounds):
         make_trainer(1).fit(fedavg, data)
         block = data.federation.block(data.federation.clients(), "val")
         losses.append(float(fedavg.losses(block).mean()))
-    np.testing.assert_allclose(model.warmup_losses.numpy(), losses[-start.PATIENCE - 1 :], rtol=1e-12)
-    gains = [losses[r - start.PATIENCE] / losses[r] for r in range(start.PATIENCE, rounds)]
-    assert gains[-1] <= 1 / (1 - start.LEAST_GAIN) < min([np.inf, *gains[:-1]])
+    np.testing.assert_allclose(model.warmup_losses.numpy(), losses[-warm_up.PATIENCE - 1 :], rtol=1e-12)
+    gains = [losses[r - warm_up.PATIENCE] / losses[r] for r in range(warm_up.PATIENCE, rounds)]
+    assert gains[-1] <= 1 / (1 - warm_up.LEAST_GAIN) < min([np.inf, *gains[:-1]])
     size = sum(p.numel() for p in model.components[0].parameters()) * 8 * data.n_clients
     assert model.statistics.up_bytes == size * (rounds + 1 + 3 * (60 - rounds))  # once in the special round
     assert model.statistics.special_rounds == 1
@@ -85,7 +85,7 @@ def test_a_fifth_of_the_rounds_at_most_and_everything_equal_before(shared: str |
     assert seen == [1] * 3 + [3] * 17
     before = train(fedavg, data, 4)
     again = mixture(data, hidden=True, shared=shared, client_optimizer=ClientSGD(lr=0.05), warmup_rounds=4)
-    again.start.part = lambda *_: None
+    again.warm_up.differ = lambda *_: None
     torch.testing.assert_close(
         parameters(train(again, data, 4).components[2]), parameters(before.components[0]), rtol=1e-12, atol=1e-14
     )

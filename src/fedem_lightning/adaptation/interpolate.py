@@ -80,7 +80,7 @@ class Interpolate(Adaptation):
         """Mixes the best h_l with the personal models from before, at the best lambda."""
         central = algorithm.personal_models(block.clients)
         local, share = self.fit(algorithm, central, block)
-        return mixed(algorithm, local, share, central)._replace(columns={"lambda": share})
+        return interpolated(algorithm, local, share, central)._replace(columns={"lambda": share})
 
     def fit(self, algorithm: Method, central: PersonalModels, block: Block) -> tuple[Models, Tensor]:
         """The best h_l [C, 1, ...] and lambda of the grid, float64 [C], of each client: Eq. 10 and 11."""
@@ -94,7 +94,7 @@ class Interpolate(Adaptation):
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
                 local = self.tune(algorithm, start, block, weights, Step(MixtureStep))
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
-            losses = selection_losses(mixed(algorithm, h_l, share, central), block, self.selection)
+            losses = selection_losses(interpolated(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
         return best.value["local"], best.value["share"]
 
@@ -105,7 +105,7 @@ def strongest(personal: PersonalModels) -> Models:
     return {name: rows[clients, first].unsqueeze(1) for name, rows in personal.models.items()}
 
 
-def mixed(algorithm: Method, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
+def interpolated(algorithm: Method, local: Models, share: Tensor, central: PersonalModels) -> OwnModels:
     """lambda h_l + (1 - lambda) h_c: local [C, 1, ...] and central [C, M, ...] -> [C, 1 + M, ...]."""
     served = central.models  # computed on every access
     models = {name: torch.cat([rows, served[name]], dim=1) for name, rows in local.items()}
@@ -147,8 +147,8 @@ class Dapper(Adaptation):
         best, central = Best(), algorithm.personal_models(block.clients)
         h_c, samples = central.models, self._central_samples(algorithm, block)
         for value in self.lambdas:
-            interpolated = self._interpolated(algorithm.seed, block, samples, value)
-            h = self.tune(algorithm, h_c, interpolated, central.sample_weights(interpolated))
+            mixed_samples = self._interpolated(algorithm.seed, block, samples, value)
+            h = self.tune(algorithm, h_c, mixed_samples, central.sample_weights(mixed_samples))
             tuned = algorithm.own_models(h, central.mixture)
             losses = selection_losses(tuned, block, self.selection)
             best.offer(losses, models=h, share=torch.full_like(losses, value, dtype=torch.float64))

@@ -46,7 +46,7 @@ class Robust(Aggregation):
         return values.T @ shares
 
 
-class Part(NamedTuple):
+class SomeUpdates(NamedTuple):
     """The finite updates of a block."""
 
     rows: Tensor  # int64 [C], positions of the clients in the cohort
@@ -62,7 +62,7 @@ class Gathered(Collector):
 
     def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:
         self.rule, self.cohort, self.parameters = rule, cohort, set(parameters)
-        self._parts: list[Part] = []
+        self._parts: list[SomeUpdates] = []
         self._models: Models = {}  # [N, M, ...]
         self._extras: Models = {}  # [N, K]
         self._weights = torch.zeros(0, 0, dtype=torch.float64)  # [N, G]; 0: the client is not in this average
@@ -74,7 +74,7 @@ class Gathered(Collector):
         finite = all_finite(update.models | update.extras)  # [C]
         kept = update.of(finite)
         kept = kept if self.rule.clips else kept._replace(start={})  # which takes memory
-        self._parts.append(Part(torch.searchsorted(self.cohort, clients[finite]), kept))
+        self._parts.append(SomeUpdates(torch.searchsorted(self.cohort, clients[finite]), kept))
         return finite
 
     def reduce(self, processes: Processes) -> None:
@@ -167,7 +167,7 @@ def _n_models(models: Models) -> int:
     return next(iter(models.values())).shape[1]
 
 
-def _shortened(part: Part, scales: Tensor) -> Part:
+def _shortened(part: SomeUpdates, scales: Tensor) -> SomeUpdates:
     """The updates times `scales` [C, M]: theta + s (theta_t - theta), of parameters and float buffers."""
     models = dict(part.update.models)
     for name, rows in part.update.models.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.sharing import Shared, mixture_of
-from fedem_lightning.algorithms.start import Initialization, Start
+from fedem_lightning.algorithms.warm_up import Initialization, WarmUp
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
@@ -30,7 +30,7 @@ class FedEM(FederatedAlgorithm):
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
-        initialization, warmup_rounds: how the components start; see `Start`.
+        initialization, warmup_rounds: how the components start; see `WarmUp`.
         shared: what the components have in common, see `Shared` and `TiedMixture`; None: nothing, as in the paper.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which leaves pi near uniform.
 
@@ -51,14 +51,14 @@ class FedEM(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.start, self.personalize_steps = Start(self, initialization, warmup_rounds), personalize_steps
+        self.warm_up, self.personalize_steps = WarmUp(self, initialization, warmup_rounds), personalize_steps
         self.mixture = mixture_of(self, shared)
         uniform = torch.full((n_clients, n_components), 1.0 / n_components)
         self.pi = self.per_client(uniform, column="pi_{m}")
 
     def initialize(self, data: Federation) -> None:
         """The components' starting points, and those of pi."""
-        self.start.begin(data)
+        self.warm_up.begin(data)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
@@ -67,7 +67,7 @@ class FedEM(FederatedAlgorithm):
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.measure("objective", mixture_losses(pi, losses, batch.owner))  # Eq. 6, before the round
         q = self.e_step(self.pi[t], losses, batch)  # Eq. 8  [n, M]
-        if not self.start.is_warming_up():
+        if not self.warm_up.is_warming_up():
             self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
         theta = self.mixture.received(len(t), n)  # [C, M, ...]
         models = self.mixture.solve(theta, batch, round_, q)  # Eq. 10
@@ -75,7 +75,7 @@ class FedEM(FederatedAlgorithm):
 
     def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
-        if self.start.is_warming_up():
+        if self.warm_up.is_warming_up():
             return self.mixture.even(losses)
         return responsibilities(pi, self.e_step_losses(losses, batch), batch.owner)
 
@@ -89,13 +89,13 @@ class FedEM(FederatedAlgorithm):
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
-        super().server_update(self.start.of_all(means), round_)
+        super().server_update(self.warm_up.of_all(means), round_)
         self.mixture.tie()  # the last bits of a sum may differ
-        self.start.after(round_)
+        self.warm_up.after(round_)
 
     def n_trained(self) -> int:
         """Number of components that are sent and trained in this round: one while all are equal, or M."""
-        equal = self.start.initialization != "random" and self.start.is_warming_up()
+        equal = self.warm_up.initialization != "random" and self.warm_up.is_warming_up()
         return 1 if equal else len(self.components)
 
     def personal_models(self, clients: Tensor) -> SharedModels:

@@ -19,12 +19,12 @@ from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.gaussians import (
     GatedMixture,
-    embedded,
+    first_gaussians,
     fitted,
     log_densities,
     moments_about,
+    projected,
     regularized,
-    start,
     whitening,
 )
 from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
@@ -108,7 +108,7 @@ class FedGMM(FederatedAlgorithm):
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(data)
         dimension = self.dimension if self.embedding == "pca" else None
-        found = start(data, dimension, self.n_gaussians, self.full, self.seed)
+        found = first_gaussians(data, dimension, self.n_gaussians, self.full, self.seed)
         covariance = found.pop("covariance")
         first = regularized(covariance.unsqueeze(0), self.regularization)
         found["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
@@ -139,7 +139,7 @@ class FedGMM(FederatedAlgorithm):
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
     def _embedded(self, batch: Block) -> Tensor:
-        return embedded(batch.vectors(self.parameter_dtype), self.center, self.projection)
+        return projected(batch.vectors(self.parameter_dtype), self.center, self.projection)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""

@@ -112,12 +112,12 @@ class TiedMixture(Mixture):
         return torch.cat(found)
 
     def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
-        """All components over theta_0 and phi together, see `MixtureStep`; or one of them alone."""
+        """All components over theta_0 and phi together, see `SharedStep`; or one of them alone."""
         if q.shape[1] == 1:
             return super().solve(models, block, round_, q)
         training = self._on_device()
         training.observer = self.local.observer
-        trained = training.sgd(packed(models, self.own), block, round_, q.unsqueeze(1), step=Step(MixtureStep))
+        trained = training.sgd(packed(models, self.own), block, round_, q.unsqueeze(1), step=Step(SharedStep))
         self.local.work += training.work  # where a round looks for it
         training.work.clear()
         return unpacked(trained, q.shape[1])
@@ -128,7 +128,7 @@ class TiedMixture(Mixture):
         if (n := some.shape[1]) == 1:
             return super().tune(models, block, round_, weights, **options)
         weights = self.even(some.new_ones(len(block.index), n)) if weights is None else weights
-        training, only, options["step"] = self._on_device(), options.pop("only"), Step(MixtureStep)
+        training, only, options["step"] = self._on_device(), options.pop("only"), Step(SharedStep)
         options["only"] = None if only is None else [packed_name(name, name in self.own) for name in only]
         return unpacked(training.sgd(packed(models, self.own), block, round_, weights.unsqueeze(1), **options), n)
 
@@ -157,7 +157,7 @@ class TiedMixture(Mixture):
 
 
 @dataclass(frozen=True)
-class MixtureStep(LocalStep):
+class SharedStep(LocalStep):
     """A step on (1 / |I|) sum_{i in I} sum_m q_im l(f(x_i; theta_0, phi_m), y_i), over theta_0 and all phi_m together.
 
     It is Eq. 10 summed over the components. With q from the E-step the sum is, up to a constant, a surrogate of the

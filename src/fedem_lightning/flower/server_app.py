@@ -51,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     run(config, Path(folder).expanduser().resolve(), choices, words)
 
 
-def joined() -> "JoinedClients":
+def joined_clients() -> "JoinedClients":
     """The clients of the run that goes on: the data of its configuration."""
     assert _joined is not None  # `main` has set it
     return _joined
@@ -63,7 +63,7 @@ def with_clients(config: DictConfig) -> None:
     chosen = config.rates_chosen_for == data_and_network(select)
     with open_dict(config):
         del config["hydra"]
-        config.dataset = {"_target_": f"{__name__}.joined"}
+        config.dataset = {"_target_": f"{__name__}.joined_clients"}
         config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
         config.trainer.enable_progress_bar = False  # a line a round is printed instead
         config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}

@@ -21,7 +21,7 @@ FAR = 1e30
 """The largest squared distance from a mean, in standard deviations; it keeps densities of outliers finite."""
 
 
-def embedded(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
+def projected(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
     """Embedded inputs e(x): x [n, ...], center [d_in], projection [d_in, d] -> [n, d]; flat inputs if it is empty."""
     x = x.flatten(1).to(center.dtype)
     return (x - center) @ projection if projection.numel() else x
@@ -99,10 +99,10 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
         return self.task.outputs(self.task.mix(predictions, component_weights(self._log_n(x), self.joint)))
 
     def _log_n(self, x: Tensor) -> Tensor:
-        return log_densities(embedded(x, self.center, self.projection), self.means, self.white)
+        return log_densities(projected(x, self.center, self.projection), self.means, self.white)
 
 
-def start(federation: Federation, dimension: int | None, n_gaussians: int, full: bool, seed: int) -> Models:
+def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: int, full: bool, seed: int) -> Models:
     """The start, float64, from the training samples of the seen clients.
 
     "center" [d_in] and "projection" [d_in, d] of the embedding into `dimension` principal components, both empty
@@ -119,12 +119,12 @@ def start(federation: Federation, dimension: int | None, n_gaussians: int, full:
         axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
         largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
         projection = axes * largest.sign()  # the largest entry is positive
-    _, covariance = moments((embedded(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
+    _, covariance = moments((projected(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
     chosen = positions[torch.from_numpy(drawn).to(positions)]
     some = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(x.dtype)
-    z = embedded(some, center, projection)
+    z = projected(some, center, projection)
     z = z[z.square().sum(dim=1).isfinite()]
     said = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
     require(len(z) >= n_gaussians, said)

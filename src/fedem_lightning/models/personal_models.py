@@ -99,7 +99,7 @@ def mixed(task: Task, outputs: Sequence[Tensor], pi: Tensor) -> Tensor:
     return task.mix(torch.stack(predictions), pi.expand(predictions[0].shape[0], -1))
 
 
-def joined(parts: Sequence[OwnModels]) -> OwnModels:
+def concatenated(parts: Sequence[OwnModels]) -> OwnModels:
     """The models of several blocks' clients, one block after the other.
 
     Where clients keep samples in their models, the tensors' axes differ: zeros make them as long as the longest.

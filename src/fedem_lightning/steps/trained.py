@@ -13,7 +13,7 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.evaluation.scores import models_scored
 from fedem_lightning.method import Method
 from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
-from fedem_lightning.models.personal_models import PersonalModels, SharedModels, joined
+from fedem_lightning.models.personal_models import PersonalModels, SharedModels, concatenated
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.steps.growth import federation_of, grown
 
@@ -134,4 +134,4 @@ def _personalized(algorithm: Method, federation: Federation, clients: Tensor) ->
     everyone = torch.arange(len(clients), device=clients.device)
     parts = [personal for _, personal in models_scored(algorithm, federation, clients, everyone)]
     own = [personal for personal in parts if not isinstance(personal, SharedModels)]
-    return joined(own) if own else parts[0]
+    return concatenated(own) if own else parts[0]

@@ -29,7 +29,7 @@ EPOCHS, SHARE = 20, 0.1
 of the whole run, and for at least one."""
 
 
-class Start:
+class WarmUp:
     """The start of a mixture: rounds in which one model stands for all components, then different components.
 
     Args:
@@ -101,7 +101,7 @@ class Start:
         if start == "shared":
             self._draw_pi(federation)
         if self._longest() == 0 or self.end == 0:
-            self.part(federation, 0)
+            self.differ(federation, 0)
 
     def _take_auto(self) -> None:
         """Says which start "auto" takes."""
@@ -124,11 +124,11 @@ class Start:
             known = round_.number >= PATIENCE
             flat = known and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
             if flat or round_.number + 1 >= self._longest():
-                self.part(round_.federation, round_.number + 1)
+                self.differ(round_.federation, round_.number + 1)
         elif round_.number + 1 == self.end:
-            self.part(round_.federation, round_.number + 1)
+            self.differ(round_.federation, round_.number + 1)
 
-    def part(self, federation: Federation, n_rounds: int) -> None:
+    def differ(self, federation: Federation, n_rounds: int) -> None:
         """Makes the components different after a warm-up of so many rounds; "shared" ones differ by pi."""
         self.end.fill_(n_rounds)
         if self.initialization != "clusters":
