@@ -103,7 +103,7 @@ def model_after(algorithm: DictConfig, options: dict[str, Any], rounds: int = 3,
     everybody = torch.arange(data.n_clients)
     served = model.personal_models(everybody).models
     if "joint" in served:  # FedGMM's weights of the components
-        served = model.broadcast(everybody)
+        served = model.received(everybody)
     return torch.cat([rows.flatten(1) for rows in model.params_of(served).values()], dim=1)
 
 
@@ -118,7 +118,7 @@ def check_that_methods_move_alike(config: DictConfig, fidelity: str) -> None:
             continue  # the server's momentum moves the shared part only
         if isinstance(options, str) or (fidelity == "reference" and name in IN_REFERENCE):
             continue
-        if server_moves and not kind_of(name).uses_server_optimizer:
+        if server_moves and not row_of(name).server:
             with pytest.raises(UserError, match=r"algorithm\.server_optimizer"):
                 model_after(config.all[name], options)
             continue

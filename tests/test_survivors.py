@@ -65,7 +65,7 @@ def test_tuning_on_the_side_leaves_kept_momentum_alone() -> None:
 
 def test_a_model_that_is_infinite_enters_no_mean() -> None:
     mean = WeightedMean()
-    mean.add(Update({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1])))
+    mean.add(Update({"w": torch.tensor([[[1.0, 2.0]], [[torch.inf, 2.0]], [[3.0, 6.0]]])}, torch.tensor([3, 5, 1]), {}))
     found = mean.compute()
     assert found is not None
     assert found.models["w"].tolist() == [[1.5, 3.0]]
@@ -76,12 +76,12 @@ def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
     data = make_data(sizes=(9, 9, 9))
     for gamma, splits in ((0.93, True), (0.95, False)):
         model = make_model(Clustered, data, gamma_max=gamma, eps1=1e9, eps2=0.0, min_rounds=0)
-        update = {name: torch.zeros_like(rows) for name, rows in model.updates.read(torch.arange(3)).items()}
+        update = {name: torch.zeros_like(rows) for name, rows in model.updates[torch.arange(3)].items()}
         angles = torch.deg2rad(torch.tensor([0.0, 40.0, 180.0]))
         update["linear.bias"][:, 0, 0], update["linear.bias"][:, 0, 1] = angles.cos(), angles.sin()
-        model.updates.write(torch.arange(3), update)
+        model.updates[torch.arange(3)] = update
         model.update_norms += 1
-        theta = {name: rows[0] for name, rows in model.nodes.read(torch.tensor(0)).items()}
+        theta = {name: rows[0] for name, rows in model.nodes[torch.tensor(0)].items()}
         side = model._bipartition(torch.tensor(0), torch.arange(3), theta, 0)
         assert (side is not None) == splits
         if side is not None:
@@ -100,7 +100,7 @@ def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
     for seed in (0, 1):
         model = make_model(UserCentric, data, seed=seed).double()
         model.statistics.plan(1)
-        nothing = {name: 0 * row for name, row in model.gradients.read(block.clients).items()}
+        nothing = {name: 0 * row for name, row in model.gradients[block.clients].items()}
         noises.append(float(gradients(model, block, 3, nothing)[1]))
     w, b = (p.detach().numpy() for p in model.components[0].parameters())
     p = np.exp(x @ w.T + b)

@@ -125,7 +125,7 @@ def test_a_resumed_run_has_the_same_bits(row: Row, state: Any, schedule: Any, tm
     data = row.data()
     sgd = ClientSGD(lr=0.5, momentum=0.9, state=state, schedule=schedule)
     options: dict[str, Any] = {"client_optimizer": sgd, "participation": 0.5 if row.samples else 1.0}
-    if row.kind.facts.uses_server_optimizer:
+    if row.server:
         options["server_optimizer"] = lambda p: torch.optim.Adam(p, lr=0.1)
     straight, second = row.model(data, **options), row.model(data, **options)
     trainer = make_trainer(4, callbacks=[RoundCheckpoint(2, keep=9, dirpath=tmp_path)], enable_checkpointing=True)

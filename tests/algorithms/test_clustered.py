@@ -47,12 +47,12 @@ def test_the_linkage_says_how_a_cluster_is_parted(linkage: str, expected: list[i
     data = make_data(sizes=(9,) * 6)
     model = make_model(Clustered, data, linkage=linkage, eps1=1.0, eps2=0.0, min_rounds=0).double()
     angle, everybody = np.deg2rad([0, 18, 37, 57, 78, 110]), torch.arange(6)
-    updates = {name: torch.zeros_like(rows) for name, rows in model.updates.read(everybody).items()}
+    updates = {name: torch.zeros_like(rows) for name, rows in model.updates[everybody].items()}
     updates["linear.bias"][:, 0, :2] = torch.tensor(np.stack([np.cos(angle), np.sin(angle)], axis=1))
-    model.updates.write(everybody, updates)
+    model.updates[everybody] = updates
     model.update_norms[:] = 1.0
     root = torch.tensor(0)
-    same = {name: rows[0] for name, rows in model.nodes.read(root).items()}  # the mean update is zero
+    same = {name: rows[0] for name, rows in model.nodes[root].items()}  # the mean update is zero
     side = model._bipartition(root, everybody, same, round_=0)
     assert sorted(torch.nonzero(side == side[5]).flatten().tolist()) == expected
     if linkage == "single":  # Algorithm 1: of all bipartitions the one whose largest similarity across is smallest
@@ -87,7 +87,7 @@ def test_each_cluster_trains_like_fedavg_alone() -> None:
     model = make_model(Clustered, data, client_optimizer=sgd, **SPLITTING)
     train(model, data, 5)
     before = model.personal_models(torch.tensor([0])).models
-    trained = model.local.solve(
+    trained = model.local_sgd(
         model.personal_models(torch.tensor([0, 2, 4])).models,
         data.federation.block(torch.tensor([0, 2, 4]), "train"),
         5,

@@ -95,12 +95,12 @@ def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> N
 
 def test_integers_and_unwritten_rows_in_a_store() -> None:
     store = ClientStore(3, {"w": torch.tensor([2.0, 4.0]), "count": torch.tensor(7)})
-    store.write(torch.tensor([1]), {"w": torch.tensor([[8.0, 4.0]]), "count": torch.tensor([9])})
+    store[torch.tensor([1])] = {"w": torch.tensor([[8.0, 4.0]]), "count": torch.tensor([9])}
     assert store.mean(torch.arange(3))["w"].tolist() == [4.0, 4.0]
     assert store.mean(torch.arange(3))["count"] == 9
     assert store.mix(torch.arange(3), torch.full((3, 3), 1 / 3)) == pytest.approx(0.0)
-    assert store.read(torch.tensor([0]))["w"].tolist() == [[4.0, 4.0]]
-    assert store.read(torch.tensor([0, 1]))["count"].tolist() == [7, 9]
+    assert store[torch.tensor([0])]["w"].tolist() == [[4.0, 4.0]]
+    assert store[torch.tensor([0, 1])]["count"].tolist() == [7, 9]
 
 
 # --- surrogate optimisation -------------------------------------------------------------------------------------------

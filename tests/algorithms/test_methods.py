@@ -234,7 +234,7 @@ def test_clients_never_sampled_serve_the_newest_global_model(kind: type[Federate
     model = train(make_model(kind, data, participation=0.2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
     sampled = {int(draw_cohort(model, data.federation, k)) for k in range(2)}
     never = torch.tensor([t for t in range(5) if t not in sampled])
-    for name, rows in model.broadcast(never).items():
+    for name, rows in model.received(never).items():
         torch.testing.assert_close(model.personal_models(never).models[name], rows)
 
 

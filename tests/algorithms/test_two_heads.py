@@ -122,8 +122,8 @@ def test_an_unseen_client_trains_a_personal_head_from_zero() -> None:
         z = hidden(net, x[rows])
         own = softmax(z @ (net["v"] + v).T + net["c"] + c) - np.eye(3)[y[rows]]
         v, c = v - LR * own.T @ z / len(rows), c - LR * own.mean(axis=0)
-    assert_agree(model.own.read(torch.tensor([t]))["personal.weight"][0, 0].numpy(), v)
-    assert_agree(model.own.read(torch.tensor([t]))["personal.bias"][0, 0].numpy(), c)
+    assert_agree(model.own[torch.tensor([t])]["personal.weight"][0, 0].numpy(), v)
+    assert_agree(model.own[torch.tensor([t])]["personal.bias"][0, 0].numpy(), c)
 
 
 def test_the_generic_model_has_a_column() -> None:
@@ -163,7 +163,7 @@ def test_fedproto_agrees_with_numpy(data: FederatedDataModule) -> None:
         centres[here], known = sums[here] / counts[here, None], known | here
     assert_agree(model.prototypes.numpy(), centres)
     assert model.known.tolist() == known.tolist()
-    models = model.models.read(torch.arange(CLIENTS))
+    models = model.models[torch.arange(CLIENTS)]
     for t in range(CLIENTS):
         found = net_of({name: rows[t] for name, rows in models.items()})
         for key in found:

@@ -59,7 +59,7 @@ def sample_gradients(model: Any, data: FederatedDataModule) -> tuple[np.ndarray,
 
 
 def stored_gradients(model: UserCentric) -> np.ndarray:
-    rows = model.gradients.read(torch.arange(model.n_clients))
+    rows = model.gradients[torch.arange(model.n_clients)]
     return torch.cat([rows["linear.weight"].flatten(1), rows["linear.bias"].flatten(1)], dim=1).numpy()
 
 
@@ -81,7 +81,7 @@ def test_gradients_noise_and_coefficients_in_numpy(engine: str) -> None:
     data = make_data(sizes=(13, 30, 1), fractions=(1.0, 0.0, 0.0))
     model = prepared(data, engine=engine)
     block = data.federation.block(torch.arange(3), "train")
-    nothing = {name: torch.zeros_like(rows[:1]) for name, rows in model.gradients.read(block.clients).items()}
+    nothing = {name: torch.zeros_like(rows[:1]) for name, rows in model.gradients[block.clients].items()}
     noise = gradients(model, block, 5, nothing)[1]
     each, _, owner = sample_gradients(model, data)
     part = _parts(block, 5, model.seed).numpy()
@@ -272,7 +272,7 @@ def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any])
     model = make_model(UserCentric, data, n_streams=2, **options, client_optimizer=ClientSGD(lr=0.3), batch_size=20)
     train_and_test(model, data, 4)
     seen, n = data.federation.seen.numpy(), data.federation.splits["train"].counts().numpy()
-    g = torch.cat([rows.flatten(1) for rows in model.gradients.read(torch.arange(12)).values()], dim=1).numpy()
+    g = torch.cat([rows.flatten(1) for rows in model.gradients[torch.arange(12)].values()], dim=1).numpy()
     sigma, served = model.noise.sqrt().numpy(), rows_of(model, 12).numpy()
     for u in np.flatnonzero(~seen):
         if options:
@@ -317,8 +317,7 @@ def test_models_that_are_all_worse_change_nothing() -> None:
 def test_downloads_are_limited_and_follow_affinity() -> None:
     data = make_data(sizes=(20,) * 5)
     model = train(make_model(FedFOMO, data, n_downloads=2, exploration=0.0, client_optimizer=SGD), data, 2)
-    sent = model.transmission(torch.arange(5))
-    assert (sent.down, sent.up) == (2.0, 1)
+    assert model.statistics.up_bytes == 2 * 5 * model.message_bytes
     assert model.statistics.down_bytes == 2 * model.statistics.up_bytes
     model.affinity[0] = torch.tensor([9.0, 1.0, 3.0, 2.0, -1.0])
     chosen = model._choose(0, torch.arange(5), 0.0, 7)
@@ -342,7 +341,7 @@ def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
     served = rows_of(model, 6)
     assert torch.equal(served[0], served[2])  # unseen clients have a group too
     assert not torch.allclose(served[0], served[1])
-    assert model.transmission(torch.arange(6)).streams == 2
+    assert model.statistics.air_bytes == 3 * (4 + 2) * model.message_bytes  # two streams
     with pytest.raises(UserError, match="Oracle needs data whose true groups are known"):
         train(make_model(Oracle, make_data()), make_data(), 1)
     assert isinstance(model.components[0], Linear)

@@ -51,8 +51,8 @@ def test_models_on_disk_give_the_same_bits(precision: str, tmp_path: Path, monke
 def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_store, "MEMORY_LIMIT", 0)
     store = ClientStore(10**6, {"w": torch.arange(3.0)})
-    store.write(torch.tensor([5, 999_999]), {"w": torch.ones(2, 3)})
-    assert store.read(torch.tensor([5, 6, 999_999]))["w"].tolist() == [[1, 1, 1], [0, 1, 2], [1, 1, 1]]
+    store[torch.tensor([5, 999_999])] = {"w": torch.ones(2, 3)}
+    assert store[torch.tensor([5, 6, 999_999])]["w"].tolist() == [[1, 1, 1], [0, 1, 2], [1, 1, 1]]
     assert store.n_bytes == 12 * 10**6
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**6}))
     with pytest.raises(UserError, match=r"takes 0.0 GB, but .* set the environment variable TMPDIR"):

@@ -31,6 +31,7 @@ class FedRC(FedEM):
     While all shares are even, as in the first round, it is FedEM, whose arguments it has.
     """
 
+    private_ok = False  # clients also send how their labels lie
     label_shares: Tensor  # p(y; m), [M, Y]; rows sum to 1
 
     def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:

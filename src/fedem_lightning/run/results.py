@@ -116,8 +116,9 @@ def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
     clients = federation.clients()
-    groups = algorithm.states.groups()
-    if groups is None or "group" not in federation.truth:
+    groups, pi = algorithm.states.groups(), algorithm.known_pi
+    one = pi is not None and pi.shape[1] == 1  # a single hypothesis forms no groups
+    if groups is None or one or "group" not in federation.truth:
         return {}
     return group_scores(groups[clients].cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])
 
