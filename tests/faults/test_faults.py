@@ -14,6 +14,7 @@ from fedem_lightning import (
     FedAvg,
     FedEM,
     FederatedDataModule,
+    FedPer,
     HypCluster,
     LabelFlip,
     Local,
@@ -116,6 +117,15 @@ def test_nan_clients_are_left_out_and_keep_their_state(monkeypatch: pytest.Monke
     others = train(make_model(FedEM, data), data, 3)
     torch.testing.assert_close(parameters(model.components), parameters(others.components), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(model.pi[honest], others.pi[honest], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("faults", [Scaling(0.3, factor=5.0), SendNaN(0.3)], ids=["scaling", "nan"])
+def test_faults_change_only_what_clients_send(faults: Faults) -> None:
+    """FedPer's heads stay with their clients."""
+    data = make_data(sizes=SIZES)
+    model = train(make_model(FedPer, data, hidden=True, faults=faults), data, 3)
+    assert rows(model).isfinite().all()
+    assert model.statistics.rejections.total == 9 * isinstance(faults, SendNaN)
 
 
 def test_clients_that_do_not_answer_count_as_such() -> None:

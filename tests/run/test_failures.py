@@ -47,6 +47,24 @@ def test_a_failed_first_round_is_one_line_and_leaves_its_trace_alone(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_client_that_raises_is_one_line_and_no_half_round_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_undrawn(monkeypatch)
+    update = FedAvg.client_update
+
+    def broken(model: FedAvg, batch: Any, round_: int) -> Any:
+        if round_ == 1:
+            raise KeyError("why")
+        return update(model, batch, round_)
+
+    monkeypatch.setattr(FedAvg, "client_update", broken)
+    assert call(tmp_path, monkeypatch, *SHORT, "trainer.max_epochs=3", "algorithm.engine=loop", "run_dir=run") == 2
+    line = r"error: one of the clients \w+ to \w+ failed in the update of round 2: KeyError: 'why'\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+    assert [path.name for path in tmp_path.rglob("*.ckpt")] == ["round-000001.ckpt"]
+
+
 @pytest.mark.parametrize(
     ("key", "part", "message"),
     [
