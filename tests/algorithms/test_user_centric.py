@@ -98,7 +98,8 @@ def test_gradients_noise_and_coefficients_in_numpy(engine: str) -> None:
     assert noise[2].isnan()  # one part alone: the mean of the known ones
     sigma = np.sqrt([*variances, np.mean(variances)])
     rows = np.bincount(owner) * np.exp(-((g[:, None] - g) ** 2).sum(axis=2) / (2 * sigma[:, None] * sigma))
-    found = model.artifacts(data.federation)["coefficients"]
+    make_trainer(0).test(model, data, verbose=False)
+    found = model.artifacts["coefficients"]
     np.testing.assert_allclose(found["w"], rows / rows.sum(axis=1, keepdims=True), rtol=1e-9)
     assert found["id"].tolist() == [str(name) for name in data.federation.names]
     assert found["stream"].tolist() == [0, 1, 2]
@@ -291,7 +292,9 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="label_adjusted: the samples do not have one class each"):
         train(make_model(UserCentric, numbers, label_adjusted=True), numbers, 1)
     monkeypatch.setattr(user_centric, "MATRIX_LIMIT", 3)
-    assert train(make_model(UserCentric, data, client_optimizer=SGD), data, 1).artifacts(data.federation) == {}
+    model = train(make_model(UserCentric, data, client_optimizer=SGD), data, 1)
+    model.trainer.test(model, data, verbose=False)
+    assert model.artifacts == {}
 
 
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------
