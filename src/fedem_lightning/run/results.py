@@ -116,7 +116,7 @@ def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
     clients = federation.clients()
-    groups, pi = algorithm.states.groups(), algorithm.known_pi
+    groups, pi = algorithm.states.groups(), known_pi(algorithm)
     one = pi is not None and pi.shape[1] == 1  # a single hypothesis forms no groups
     if groups is None or one or "group" not in federation.truth:
         return {}
