@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedem_lightning.history import Curves, Statistics
-from fedem_lightning.method import Method
 from fedem_lightning.records import HIGHER_IS_BETTER, headline
+
+if TYPE_CHECKING:  # a report loads no PyTorch
+    from fedem_lightning.history import Curves, Statistics
+    from fedem_lightning.method import Method
 
 LARGEST_FALL = 0.005
 """Share by which the loss of a finished training may fall over the last tenth of its rounds."""
@@ -14,7 +16,7 @@ _OF_THE_START = 0.05
 """Share of the first loss; a loss below it is no smaller scale, as that of separable classes falls for ever."""
 
 
-def convergence(curves: Curves) -> dict[str, Any]:
+def convergence(curves: "Curves") -> dict[str, Any]:
     """Whether a training is finished: its validation loss falls by at most 0.5 % over the last tenth of its rounds.
 
     The fall is the lowest loss before the last tenth less the lowest loss in it. It is taken as a share of the loss or
@@ -70,7 +72,7 @@ def unfinished_line(found: Mapping[str, Any]) -> str:
     )
 
 
-def errors_by_round(curves: Curves, split: str = "val") -> dict[int, float]:
+def errors_by_round(curves: "Curves", split: str = "val") -> dict[int, float]:
     """The measure that tables show, by evaluated round, as an error: the lower the better."""
     measure = headline(name.rpartition("/")[2] for row in curves.values() for name in row)[0]
     key, higher = f"{split}/{measure}", HIGHER_IS_BETTER[measure]
@@ -78,18 +80,18 @@ def errors_by_round(curves: Curves, split: str = "val") -> dict[int, float]:
     return {round_: 1 - value if higher else value for round_, value in found.items()}
 
 
-def whole_run(algorithm: Method) -> tuple[Statistics, Curves]:
+def whole_run(algorithm: "Method") -> "tuple[Statistics, Curves]":
     """Costs and curves of all rounds, also of those after the one whose model this is (`callbacks.BestRound`)."""
     return algorithm.past or (algorithm.statistics, algorithm.curves)
 
 
-def best_round(curves: Curves) -> int | None:
+def best_round(curves: "Curves") -> int | None:
     """The round with the best validation score, of equal ones the first; None without one."""
     errors = {round_: value for round_, value in errors_by_round(curves).items() if math.isfinite(value)}
     return min(errors, key=lambda round_: (errors[round_], round_)) if errors else None
 
 
-def round_scores(curves: Curves, round_: int) -> dict[str, Any]:
+def round_scores(curves: "Curves", round_: int) -> dict[str, Any]:
     """The validation and test score of an evaluated round, by the measure that tables show."""
     row = curves[round_]
     measure = headline(name.rpartition("/")[2] for name in row)[0]
