@@ -141,8 +141,6 @@ def test_what_looks_odd_but_is_right_is_read(tmp_path: Path, nothing_runs: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
 CSV = "client,age,y\n" + "".join(f"{'ab'[i % 2]},{i}.5,{i % 3 % 2}\n" for i in range(N))
 
 

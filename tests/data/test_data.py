@@ -15,9 +15,6 @@ def members(federation: Federation, client: int, split: str) -> list[int]:
     return sorted(federation.block(torch.tensor([client]), split).index.tolist())
 
 
-# --- federation -------------------------------------------------------------------------------------------------------
-
-
 def test_every_sample_is_in_one_split_of_its_client() -> None:
     rng = np.random.default_rng(0)
     client = rng.integers(5, size=100)
@@ -54,8 +51,6 @@ def test_consecutive_samples_are_not_copied() -> None:
     block = data.federation.block(torch.arange(3), "test")
     assert block.x(torch.float32).data_ptr() == stored(data.federation).x[int(block.index[0])].data_ptr()
 
-
-# --- a user's arrays --------------------------------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "client": np.array([0, 0, 1, 1])}
 

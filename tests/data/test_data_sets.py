@@ -39,9 +39,6 @@ def colour(tmp_path: Path) -> Path:
     return tmp_path / "colour.npz"
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
-
-
 def test_images_are_normalised_in_their_batch(colour: Path) -> None:
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
     data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, mean=mean, std=std)
@@ -171,8 +168,6 @@ def test_augmentation_is_a_function_of_seed_round_and_client(colour: Path) -> No
     assert not torch.equal(x, plain)  # and what is scored is not augmented
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
-
 SPOKEN = {
     "HAMLET": "To be. Or not to be? That is it. " * 4,
     "GHOST": "Swear it. Swear. By his sword. " * 3,
@@ -259,9 +254,6 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -
         assert_allclose(found, expected[m], rtol=1e-9, atol=1e-12)
     for t in range(2):
         assert_allclose(model.pi[t], q[:, block.owner == t].mean(dim=1), rtol=1e-9)
-
-
-# --- the data command -------------------------------------------------------------------------------------------------
 
 
 def test_a_federation_is_described(colour: Path) -> None:

@@ -36,9 +36,6 @@ def samples_of(data: FederatedDataModule, split: str, client: int) -> tuple[np.n
     return block.x(torch.float32).numpy(), block.y().numpy()
 
 
-# --- the synthetic mixture --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def mixture() -> SyntheticMixture:
     return SyntheticMixture(n_clients=200, n_components=3, dimension=20, test_size=200, seed=1)
@@ -122,8 +119,6 @@ def test_digits_are_real_images() -> None:
     assert np.bincount(federation.truth["group"]).tolist() == [4, 4]
     assert min(federation.splits["train"].counts()) >= 6
 
-
-# --- densities --------------------------------------------------------------------------------------------------------
 
 GROUP = np.arange(100) % 4
 MINIMA = {  # of one to five models, and of a model a client

@@ -33,9 +33,6 @@ def letters(texts: list[str]) -> dict[str, Any]:
     return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
 
 
-# --- where data sets come from ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore:.*unclosed file")  # of datasets, which reads .csv
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["folder", "dictionary", "parquet", "csv", "json"])
@@ -69,9 +66,6 @@ def test_splits_of_a_data_set_and_of_a_column() -> None:
         assert torch.equal(found.x(torch.float32), expected.x(torch.float32))
     with pytest.raises(UserError, match=r"path: expected splits called train, validation .* got train, extra"):
         HubDataModule(datasets.DatasetDict({"train": data, "extra": data}), "label", "user")
-
-
-# --- what becomes of columns ------------------------------------------------------------------------------------------
 
 
 def test_class_labels_keep_their_names_and_numbers() -> None:
@@ -123,9 +117,6 @@ def test_the_tokenizer_of_an_encoder() -> None:
     expected = own(ROWS["text"], truncation=True, max_length=6, padding=True)
     assert samples.x["input_ids"].tolist() == expected["input_ids"]
     assert samples.x["attention_mask"].tolist() == expected["attention_mask"]
-
-
-# --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

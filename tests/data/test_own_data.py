@@ -26,9 +26,6 @@ Y, CLIENT = np.arange(N) % 3, np.arange(N) % 4
 TABLE = pd.DataFrame({"a": RNG.normal(size=N), "b": RNG.normal(size=N), "y": np.where(RNG.random(N) < 0.5, "f", "g")})
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
-
-
 def test_both_layouts_of_images_give_the_same_federation() -> None:
     last, first = (FederatedDataModule.from_arrays(x, Y, CLIENT).federation for x in (IMAGES, FIRST))
     assert first.digest() == last.digest()
@@ -64,9 +61,6 @@ def test_uint8_images_are_refused_by_a_model_of_floats() -> None:
     schema = Schema.of(FederatedDataModule.from_arrays(FIRST / np.float32(255), Y, CLIENT).federation)
     with pytest.raises(UserError, match=r"^x: expected floats as in training, got uint8 images$"):
         schema.samples_of(FIRST)
-
-
-# --- partitions -------------------------------------------------------------------------------------------------------
 
 
 def test_arrays_files_and_tables_are_dealt_alike(tmp_path: Path) -> None:
@@ -112,9 +106,6 @@ def test_whole_numbers_stay_whole(kind: Any) -> None:
     found = samples.features(torch.arange(N), torch.float32)
     assert samples.x.element_size() == {np.uint16: 4, np.uint32: 8}.get(kind, x.itemsize)  # torch computes with signed
     assert (found.dtype, found.tolist()) == (torch.int64, x.tolist())
-
-
-# --- clients without samples ------------------------------------------------------------------------------------------
 
 
 def test_clients_without_training_samples_are_left_out(tmp_path: Path) -> None:

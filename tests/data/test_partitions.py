@@ -124,9 +124,6 @@ def dealt_to(client: np.ndarray, n_clients: int) -> Partition:
     return Partition(client, tuple(map(str, range(n_clients))))
 
 
-# --- shifts -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "n_groups", "change"),
     [("rotation", 4, np.rot90), ("inversion", 2, lambda image, group: 255 - image if group else image)],

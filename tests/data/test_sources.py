@@ -99,9 +99,6 @@ def cifar(root: Path, coarse: bool) -> tuple[Path, np.ndarray]:
     return root, colours
 
 
-# --- images and text --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", [leaf, parquet])
 def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None:
     arrays = read_arrays("femnist", form(tmp_path / "femnist"))
@@ -178,9 +175,6 @@ def test_plays_in_plain_text(tmp_path: Path) -> None:
     }
 
 
-# --- where data comes from --------------------------------------------------------------------------------------------
-
-
 def test_path_then_copy_then_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -216,9 +210,6 @@ def test_no_network_and_no_file_is_one_line_with_two_ways(tmp_path: Path, monkey
         "give path=FILE_OR_FOLDER"
     )
     assert list(tmp_path.iterdir()) == []  # nothing half done
-
-
-# --- what is broken ---------------------------------------------------------------------------------------------------
 
 
 def truncated(path: Path) -> Path:

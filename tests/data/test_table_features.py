@@ -163,8 +163,6 @@ def test_values_that_training_did_not_know_are_named() -> None:
     assert line == f"column 'sex': 2 of 4 rows {known}"
 
 
-# --- missing values ---------------------------------------------------------------------------------------------------
-
 N = 80
 RNG = np.random.default_rng(0)
 GAPS = pd.DataFrame(

@@ -41,9 +41,6 @@ def table(folder: Path, frame: pd.DataFrame = FRAME, name: str = "mine.csv", **o
     return TableDataModule(saved(folder, frame, name), **{"label": "y", "client": "hospital", **options})
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_column_of_splits_is_no_feature(tmp_path: Path) -> None:
     """A forgotten dataset.split would make features of it, and split the samples anew."""
     frame = FRAME.assign(part=np.array(["train", "test"])[(np.arange(N) % 4 == 3).astype(int)])
@@ -53,9 +50,6 @@ def test_a_column_of_splits_is_no_feature(tmp_path: Path) -> None:
         table(tmp_path, frame)
     assert len(table(tmp_path, frame, split="part").federation.splits["val"]) == 0
     assert "part=test" in table(tmp_path, frame, features=["age", "part"]).federation.features.names
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mine.CSV", "mine.tsv", "mine.parquet"])
@@ -86,9 +80,6 @@ def test_categories_of_a_parquet_stay_categories(tmp_path: Path) -> None:
     assert data.federation.features.names == expected
 
 
-# --- features ---------------------------------------------------------------------------------------------------------
-
-
 def test_features_by_hand(tmp_path: Path) -> None:
     federation = table(tmp_path, categorical=["ward"], unseen=["west"]).federation
     rows = federation.block(federation.clients(), "train").index.numpy()
@@ -107,9 +98,6 @@ def test_a_choice_of_features(tmp_path: Path) -> None:
     assert (data.federation.features.names, data.in_shape) == (["ward", "age"], (2,))
     wrong = FRAME.assign(day="2024-01-01", empty=np.nan)
     assert table(tmp_path, wrong, features=["age"]).in_shape == (1,)  # the others may hold anything
-
-
-# --- labels, clients, splits ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,8 +170,6 @@ def test_a_column_may_say_the_split(words: tuple[Any, ...], tmp_path: Path) -> N
     assert "part" not in str(federation.features.names)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
 EMPTY = [np.nan, *range(1, N)]
 
 
@@ -216,9 +202,6 @@ def test_wrong_tables_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_run_says_what_became_of_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = saved(tmp_path)
     options = [f"dataset.path={path}", "dataset.label=y", "dataset.client=hospital", "dataset.unseen=[south]"]
@@ -235,9 +218,6 @@ def test_a_run_says_what_became_of_the_columns(tmp_path: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert facts in printed
     assert "dataset.task: classification, because y has 2 different words" in printed
-
-
-# --- the names of clients ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -170,8 +170,6 @@ def test_every_mistake_is_one_line(mistake: str) -> None:
     assert "\n" not in str(found.value)
 
 
-# --- the command line -------------------------------------------------------------------------------------------------
-
 MINE = """
 import torch
 
