@@ -124,15 +124,11 @@ class Arrays(Samples):
 
 
 class Fields(Samples):
-    """Samples of several arrays. A batch is a dictionary, whose entries are arguments of the network's `forward`.
+    """Samples of several arrays x [n, ...] by name, each as in `Arrays`; names "0", "1", ... are positional arguments.
 
-    Where one of the arrays is the mask of a sequence, a batch has only as many positions as its longest sequence: all
-    arrays of the mask's shape lose the padding at their end. They keep it where the labels are such sequences, too.
-
-    Args:
-        x: arrays [n, ...] by name, each as in `Arrays`. Names "0", "1", ... are positional arguments.
-        y: labels, as in `Arrays`.
-
+    A batch is a dictionary, whose entries are arguments of the network's `forward`. Where one of the arrays is the mask
+    of a sequence, a batch has only as many positions as its longest sequence: all arrays of the mask's shape lose the
+    padding at their end. They keep it where the labels are such sequences, too.
     """
 
     def __init__(self, x: Mapping[str, Tensor], y: Tensor) -> None:

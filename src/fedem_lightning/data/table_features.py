@@ -112,20 +112,18 @@ class TableFeatures:
     @property
     def names(self) -> list[str]:
         """Names of the d features, such as "age", "age missing" and "sex=f"."""
-        found: list[str] = []
-        for c in self.columns:
-            ends = [f"={value}" for value in c.get("values", ())] or ["", *[f" {MISSING}"] * bool(c.get("indicator"))]
-            found += [f"{c['name']}{end}" for end in ends]
-        return found
+        marks = ["", f" {MISSING}"]
+        ends = ([f"={v}" for v in c.get("values", ())] or marks[: 1 + bool(c.get("indicator"))] for c in self.columns)
+        return [f"{c['name']}{end}" for c, each in zip(self.columns, ends, strict=True) for end in each]
 
     def summary(self) -> str:
         """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
         widths = [len(c["values"]) for c in self.columns if c["kind"] == "category"]
         n, filled = len(self.columns) - len(widths), sum(bool(c.get("indicator")) for c in self.columns)
-        parts = [f"{_counted(n, 'number')} standardised"] * (n > 0)
-        parts += [f"{_counted(len(widths), 'column')} one-hot ({sum(widths)})"] * (len(widths) > 0)
-        parts += [f"{_counted(filled, 'column')} with missing values filled and marked"] * (filled > 0)
-        return f"{_counted(len(self.names), 'feature')}: {', '.join(parts)}"
+        told = [(n, "number", "standardised"), (len(widths), "column", f"one-hot ({sum(widths)})")]
+        told += [(filled, "column", "with missing values filled and marked")]
+        parts = ", ".join(f"{_counted(number, what)} {how}" for number, what, how in told if number)
+        return f"{_counted(len(self.names), 'feature')}: {parts}"
 
     def state(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
@@ -152,11 +150,11 @@ def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[st
     with np.errstate(over="ignore", invalid="ignore"):  # seen below
         scale = StandardScaler().fit(values)
     found: dict[str, dict[str, Any]] = {}
-    learned = (scale.mean_.tolist(), scale.var_.tolist(), scale.scale_.tolist())
-    for name, mean, variance, deviation in zip(map(str, part), *learned, strict=True):
+    for i, name in enumerate(map(str, part)):
         said = f"column {name!r}: numbers of up to {values[name].abs().max():g} are too large to scale"
-        require(np.isfinite(mean + variance), said)
-        found[name] = {"kind": "number", "name": name, "mean": mean, "deviation": deviation}
+        require(np.isfinite(scale.mean_[i] + scale.var_[i]), said)
+        learned = {"mean": float(scale.mean_[i]), "deviation": float(scale.scale_[i])}
+        found[name] = {"kind": "number", "name": name, **learned}
         if missing is not None:
             found[name]["median"] = float(values[name].median())
             found[name] |= {"indicator": True} if gone[name].any() else {}
@@ -199,8 +197,8 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     said = f"column {column.name!r} holds"
     way_out = "take another label" if label else "leave it out with features=[...]"
     by_time = "" if label else f"; split_by=time:{column.name} leaves it out, and tests on each client's last rows"
-    category = as_category or isinstance(column.dtype, pd.CategoricalDtype)
-    values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    categorical = isinstance(column.dtype, pd.CategoricalDtype)
+    category, values = as_category or categorical, column.astype(object) if categorical else column
     inferred = pd.api.types.infer_dtype(values, skipna=False)
     dates = f"{said} dates; make numbers of them, such as days since the first, or {way_out}{by_time}"
     require(inferred not in DATES, dates)

@@ -79,9 +79,9 @@ class TorchDataModule(FederatedDataModule):
         else:
             require(test is None and val is None, "test: it goes with a dictionary or a list of clients as data")
             expected = "data: expected a dictionary or a list with each client's samples, or a Dataset with clients"
-            hint = "; on the command line dataset.data._target_=MODULE.FUNCTION" if data is None else ""
-            known = data is not None and not isinstance(data, tuple | DataLoader)
-            require(known, f"{expected}, got a {type(data).__name__}{hint}")
+            hint = "; on the command line dataset.data._target_=MODULE.FUNCTION" * (data is None)
+            fits = not isinstance(data, tuple | DataLoader | None)
+            require(fits, f"{expected}, got a {type(data).__name__}{hint}")
             says = client is None and own.partition == "natural"
             arrays = _of_samples("data", data, columns or (XYC if says else XY))
             arrays = arrays if says else arrays._replace(client=client)
@@ -145,19 +145,16 @@ def _of_samples(where: str, data: Any, columns: Sequence[str | int]) -> OwnArray
     xs: list[tuple[str, Any]] = []
     others: list[list[Any]] = []
     for i in range(len(data)):
-        said = f"{where}: sample {i}"
-        x, *rest = _entries(said, data[i], columns)
+        x, *rest = _entries(said := f"{where}: sample {i}", data[i], columns)
         xs.append((said, _as_x(f"{said}: x", x, row=True)))
         others.append([value.item() if getattr(value, "ndim", None) == 0 else value for value in rest])
     twice = (xs[0][1], _as_x(where, _entries(where, data[0], columns)[0], row=True))
     if not all(map(np.array_equal, *(list(x.values()) if isinstance(x, dict) else [x] for x in twice))):
         said = "its first sample is another one each time it is read; each is read once here, and kept as it was"
         warnings.warn(f"{where}: {said} then: leave random transforms out", stacklevel=4)
-    y, *client = (
-        as_array(f"{where}: {name}", list(one)) for name, one in zip(XYC[1:], zip(*others, strict=True), strict=False)
-    )
+    rest = [as_array(f"{where}: {XYC[i + 1]}", list(one)) for i, one in enumerate(zip(*others, strict=True))]
     found = _class_names(where, data, (columns[1], *LABELS))
-    return OwnArrays(joined("x", xs), y, client[0] if client else None, classes=found)
+    return OwnArrays(joined("x", xs), rest[0], rest[1] if rest[1:] else None, classes=found)
 
 
 def _as_x(name: str, value: Any, row: bool = False) -> Any:
@@ -207,9 +204,8 @@ def joined(name: str, parts: Sequence[tuple[str, Any]]) -> Any:
             found[key] = joined(f"{name}: {key}", arrays)
         return found
     for other, array in parts:
-        text = array.dtype.kind in "SU", first.dtype.kind in "SU"
-        fits = array.shape[1:] == first.shape[1:]
-        fits = fits and (text[0] == text[1] if name == "y" else array.dtype == first.dtype)
+        alike = array.dtype == first.dtype or (name == "y" and (array.dtype.kind in "SU") == (first.dtype.kind in "SU"))
+        fits = alike and array.shape[1:] == first.shape[1:]
         this, one = (f"shape {['n', *a.shape[1:]]} and {a.dtype}".replace("'", "") for a in (array, first))
         require(fits, f"{other}: {name} of {this}, but {where}: of {one}; all need the same")
     return np.concatenate([array for _, array in parts])
