@@ -29,7 +29,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
     folder, out = finished
     names = {"results.json", "metrics.csv", "clients.parquet", "checkpoints", ".hydra", "test_samples.npz"}
-    names |= {"label_counts.npz"}
     figures = {"accuracy_by_round.png", "mixture_weights.png", "accuracy_over_clients.png"}
     assert {p.name for p in folder.iterdir()} == names | figures
     assert {p.name for p in (folder / ".hydra").iterdir()} == {"config.yaml", "overrides.yaml"}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.evaluation.scores import MOST_NUMBERS, Predictions
+from fedem_lightning.evaluation.scores import Predictions
 from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.tasks import MISSING
 
@@ -33,10 +33,12 @@ class Majority(NamedTuple):
 
 def majority(federation: Federation, clients: Tensor) -> Majority | None:
     """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
-    n_classes = _n_classes(federation)
-    if not n_classes:
+    task = federation.task
+    scored = "accuracy" in task.measures and task.n_targets == 1 and hasattr(federation.samples, "y")
+    if not scored or not (n_classes := getattr(task, "n_classes", 0)):
         return None
-    (y, owner), (y_test, owner_test) = (_labels(federation, clients, split) for split in ("train", "test"))
+    blocks = [federation.block(clients, split) for split in ("train", "test")]
+    (y, owner), (y_test, owner_test) = ((b.y().cpu().numpy(), b.owner.cpu().numpy()) for b in blocks)
     counts = pd.DataFrame({"owner": owner, "y": y}).groupby(["owner", "y"]).size().reset_index(name="n")  # in order
     first = counts.sort_values("n", ascending=False, kind="stable").drop_duplicates("owner")
     label = np.full(len(clients), -1)
@@ -46,31 +48,6 @@ def majority(federation: Federation, clients: Tensor) -> Majority | None:
     threshold = (1 + IMBALANCE * (n_classes - 1)) / n_classes
     with np.errstate(invalid="ignore"):
         return Majority(right / n, bool(right[seen].sum() > threshold * n[seen].sum()), threshold)
-
-
-def _n_classes(federation: Federation) -> int:
-    """Number of classes; 0 if samples have no class of their own, or are not stored."""
-    task = federation.task
-    scored = "accuracy" in task.measures and task.n_targets == 1 and hasattr(federation.samples, "y")
-    return int(getattr(task, "n_classes", 0)) if scored else 0
-
-
-def label_counts(federation: Federation, clients: Tensor) -> dict[str, np.ndarray]:
-    """The content of label_counts.npz: counts int64 [C, Y], of the training samples of `clients` (int64 [C]) by class.
-
-    Empty without classes, and if there were more than `MOST_NUMBERS` numbers.
-    """
-    shape = (len(clients), _n_classes(federation))
-    if not 0 < shape[0] * shape[1] <= MOST_NUMBERS:
-        return {}
-    y, owner = _labels(federation, clients, "train")
-    return {"counts": np.bincount(owner * shape[1] + y, minlength=shape[0] * shape[1]).reshape(shape)}
-
-
-def _labels(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of a split's samples, client after client, and their clients' positions in `clients`, int64 [n] each."""
-    block = federation.block(clients, split)
-    return block.y().cpu().numpy(), block.owner.cpu().numpy()
 
 
 class ByClass(NamedTuple):

@@ -21,11 +21,9 @@ from fedem_lightning.backbones import Linear
 from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation.class_scores import label_counts
 from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
-from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.run.figures import draw_figures
@@ -152,8 +150,6 @@ def write_run(
     artifacts = dict(algorithm.artifacts)
     if algorithm.test_samples is not None:
         artifacts["test_samples"] = algorithm.test_samples.arrays()
-    if algorithm.remote is None and (counts := label_counts(federation, all_scored_clients(algorithm, federation))):
-        artifacts["label_counts"] = counts
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
     for name, arrays in artifacts.items():
