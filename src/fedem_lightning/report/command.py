@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.report.columns import CAVEAT, Papers
 from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.figures import DEFAULT, figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
@@ -28,7 +29,6 @@ from fedem_lightning.report.gains_by_client import (
     t_test,
 )
 from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
-from fedem_lightning.report.papers import CAVEAT, Papers
 from fedem_lightning.report.report_files import Report, write_report
 from fedem_lightning.report.scores_table import Table, choose_columns, headline, scores_table
 from fedem_lightning.run.commands import check_folder

@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from fedem_lightning.errors import one_line
 from fedem_lightning.records.files import write_atomically
+from fedem_lightning.report.columns import CAVEAT
 from fedem_lightning.report.doubts import finished
 from fedem_lightning.report.figures import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
-from fedem_lightning.report.papers import CAVEAT
 from fedem_lightning.report.scores_table import Table, headline
 
 _LATEX = str.maketrans(

@@ -8,7 +8,19 @@ import numpy as np
 import pandas as pd
 
 from fedem_lightning.errors import one_line, require
-from fedem_lightning.report.columns import ENTROPIES, FIRST, SCORES, TESTED, Column, all_columns, run_values
+from fedem_lightning.report.columns import (
+    COMPONENTS_TABLE,
+    ENTROPIES,
+    FIRST,
+    SCORES,
+    TESTED,
+    Column,
+    Papers,
+    all_columns,
+    run_values,
+    source,
+    tables_for,
+)
 from fedem_lightning.report.doubts import (
     MARK,
     UNFINISHED,
@@ -21,7 +33,6 @@ from fedem_lightning.report.doubts import (
 )
 from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, compare_clients, gains_and_losses, leaders, t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
-from fedem_lightning.report.papers import COMPONENTS_TABLE, Papers, source, tables_for
 
 _Values = dict[str, dict[str, float]]
 _N_SHOWN = 6  # columns that are shown unless the user names some
