@@ -103,7 +103,7 @@ def results(devices: int, which: str) -> dict[str, dict[str, Tensor]]:
             "test loss": torch.tensor(table.test_loss.fillna(-1).to_numpy()),
             "rejected": torch.tensor([entry[:2] for entry in model.statistics.rejections.log]),
             "sent": torch.tensor([model.statistics.up_bytes, model.statistics.down_bytes]),
-            "samples": torch.from_numpy(model.test_samples.arrays()["values"]),
+            "samples": torch.from_numpy(model.tested.samples.arrays()["values"]),
             "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
         }
     return found

@@ -7,32 +7,24 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import pandas as pd
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Aggregation, Means, Models, Update
-from fedem_lightning.compression import Compression
+from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-from fedem_lightning.faults import Faults
-from fedem_lightning.history import Round, RoundMetrics, Statistics
-from fedem_lightning.local_training import LocalTraining
+from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, HeldBy
 from fedem_lightning.models.components import stacked_state, start_equal
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.network import Network, Transmission
-from fedem_lightning.server_step import Server
-from fedem_lightning.states import Columns, PerClient, States
+from fedem_lightning.parts import Parts
+from fedem_lightning.states import Columns, PerClient
 
 
-class Method(pl.LightningModule):
-    """What a method consists of; `FederatedAlgorithm`, which it extends, has the constructor and Lightning's steps."""
+class Method(Parts):
+    """The hooks of a method, and what they use; `FederatedAlgorithm` adds a constructor and Lightning's steps."""
 
     private_ok = False
     """Whether the mean of their updates is all that leaves clients, so that noise on it covers the method: what one
@@ -155,62 +147,3 @@ class Method(pl.LightningModule):
     def measure(self, name: str, values: Tensor) -> None:
         """Adds values of any shape to the round's mean called `name`, a column of metrics.csv."""
         self.round_metrics.add(name, values)
-
-    @property
-    def parameter_dtype(self) -> torch.dtype:
-        """The dtype to which features are cast."""
-        return next(self.components.parameters()).dtype
-
-    @property
-    def own_parameters(self) -> tuple[str, ...]:
-        """Names of a model's tensors of which each client has values of its own; none where clients share models.
-
-        Which layer is the head is known once the model has seen its data.
-        """
-        stores = self.states.stores()
-        return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether the clients are processes of their own, or were when the checkpoint was written."""
-        return self.remote is not None or self.deployed_before
-
-    # --- what the constructor and the steps set ---------------------------------------------------------------------
-
-    components: nn.ModuleList  # the M networks of the server
-    local: LocalTraining
-    server: Server
-    states: States
-    statistics: Statistics
-    round_metrics: RoundMetrics
-    traffic: Transmission | None  # of the round, where a method says it; None: its updates tell
-    n_clients: int
-    seed: int
-    participation: float | int
-    scored_clients: float | int
-    personalize_fraction: float
-    samples_by_size: bool
-    adaptation: Any
-    aggregation: Aggregation
-    compression: Compression | None
-    compression_error: ClientStore | None
-    faults: Faults | None
-    networks: dict[str, Network]
-    remote: Any
-    cohort_secret: str
-    deployed_before: bool
-    has_frozen: Tensor
-    schema: Schema | None
-    federation_digest: str | None
-    curves: dict[int, dict[str, float]]
-    past: Any
-    clients: pd.DataFrame
-    client_scores: dict[str, dict[str, np.ndarray]]
-    test_samples: Any
-    class_scores: dict[str, Any] | None
-    label_scores: dict[str, Any] | None
-    diagnostics: dict[str, Any]
-    artifacts: dict[str, dict[str, np.ndarray]]
-    made_with: dict[str, Any]
-    _prepared: Any
-    _trained: Any

@@ -127,35 +127,13 @@ class FederatedAlgorithm(Recorded, Method):
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves = {}  # what each round logged, by its number; 0: before the first
         self.past = None  # before `BestRound` went back; see `whole_run`
-        self.client_scores = {}  # of the newest evaluation: split -> measure -> [C]
         self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
-        self.test_samples = None  # the scores of their test samples, also by Trainer.test
-        self.class_scores = None  # scores of their classes, also by Trainer.test
-        self.label_scores = None  # and of the labels of a multi-label task
+        self.tested = None  # and the scores of their test samples, classes and labels
         self.diagnostics = {}  # findings of methods and callbacks, by name; saved in results.json
         self.artifacts = {}  # arrays that are saved as NAME.npz, by Trainer.test
         self.says_unfinished = True  # at the end of a fit
         self._prepared: Federation | None = None
         self._trained: TrainedModel | None = None  # until the next round
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Declares a tensor of the clients that a method assigns; see `per_client`."""
-        if isinstance(value, PerClient):
-            self.states.declared[name] = value
-            self.register_buffer(name, value.tensor, value.persistent)
-        else:
-            super().__setattr__(name, value)
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Makes a buffer; an empty one takes its size from the data, or from a checkpoint."""
-        super().register_buffer(name, tensor, persistent)
-        if tensor is not None and not tensor.numel():
-            self.states.sized_by_data.add(name)
-
-    def train_one_component(self) -> None:
-        """Says that each client trains one of the M components alone (HypCluster)."""
-        self.local.n_models = 1
-        self.kept_momentum = self.local.momentum = self.local.optimizer_state()
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

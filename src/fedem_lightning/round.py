@@ -60,7 +60,7 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     algorithm.server.begin()
     algorithm.server_update(means, Round(round_, federation, cohort))
     algorithm.server.end(type(algorithm).__name__, means is not None)
-    work = work_of(algorithm.local.work, drawn)
+    work = work_of(algorithm.local.work, drawn).to(drawn.device)
     processes.sum([work])
     sent = counted.of_all(processes)
     count_traffic(algorithm, algorithm.traffic or sent, drawn, met, len(cohort), work, round_)

@@ -91,7 +91,7 @@ def test_the_majority_is_that_of_a_clients_training_samples() -> None:
 def test_a_runs_scores_of_classes_agree_with_predictions_one_by_one(kind: type) -> None:
     data = rare(unseen=[4])
     model = trained(kind, data)
-    table, found = model.clients, model.class_scores
+    table, found = model.clients, model.tested.classes
     seen, p_all, y_all = [0, 1, 2, 3, 5], [], []
     for t in range(6):
         block = data.federation.block(torch.tensor([t]), "test")
@@ -117,9 +117,9 @@ def test_balanced_runs_are_not_burdened(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(TestRows, "put", lambda self, row, values: puts.append(values.ndim))
     model = trained(Local, Digits(n_clients=4), rounds=1)
     assert set(puts) == {1}  # scores of samples, and no probabilities
-    assert model.class_scores["imbalanced"] is False
-    assert "auroc" not in model.class_scores
-    assert model.label_scores is None
+    assert model.tested.classes["imbalanced"] is False
+    assert "auroc" not in model.tested.classes
+    assert model.tested.labels is None
     assert "test_auroc" not in model.clients
 
 

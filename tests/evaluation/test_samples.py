@@ -32,7 +32,7 @@ def regression(**options: Any) -> FederatedDataModule:
 
 def scores_of_test(model: Any, data: FederatedDataModule, rounds: int = 2) -> dict[str, np.ndarray]:
     train_and_test(model, data, rounds)
-    return model.test_samples.arrays()
+    return model.tested.samples.arrays()
 
 
 def predicted(model: Any, data: FederatedDataModule) -> ClientPredictions:
@@ -94,7 +94,7 @@ def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatc
     for limit in (n_samples, n_samples - 1):
         monkeypatch.setattr(scores, "MOST_NUMBERS", limit)
         model = train_and_test(make_model(FedAvg, data), data, 1)
-        assert (model.test_samples is None) == (limit < n_samples)
+        assert (model.tested.samples is None) == (limit < n_samples)
 
 
 def test_predictions_name_their_samples() -> None:

@@ -45,8 +45,8 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         **{split: summarize_table(seen, split) for split in SPLITS},
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "not_finite": not_finite(table, SPLITS),
-        "class_scores": algorithm.class_scores,
-        **({} if algorithm.label_scores is None else {"label_scores": algorithm.label_scores}),
+        "class_scores": algorithm.tested.classes,
+        **({} if algorithm.tested.labels is None else {"label_scores": algorithm.tested.labels}),
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
         "convergence": convergence(whole_run(algorithm)[1]),
@@ -148,8 +148,8 @@ def write_run(
     """Writes the figures, arrays, clients.parquet and, last, results.json; returns the results and the figures."""
     results = dict(names) | run_results(algorithm, federation)
     artifacts = dict(algorithm.artifacts)
-    if algorithm.test_samples is not None:
-        artifacts["test_samples"] = algorithm.test_samples.arrays()
+    if algorithm.tested.samples is not None:
+        artifacts["test_samples"] = algorithm.tested.samples.arrays()
     figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
     for name, arrays in artifacts.items():

@@ -52,7 +52,6 @@ def curve_scores(algorithm: Method, federation: Federation) -> dict[str, float]:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
         splits = SPLITS if training else ("train", "val")
         found = score(algorithm, federation, scored_clients(algorithm, federation))
-        algorithm.client_scores = {split: found.measures[split] for split in splits}
         metrics = curve_metrics(algorithm, federation, found, splits)
         return metrics | mixture_metrics(algorithm, federation) if training else metrics
 
@@ -62,9 +61,9 @@ def test(algorithm: Method, federation: Federation) -> None:
     federation = prepare(algorithm, federation)
     algorithm.states.collect(Processes.of(algorithm.trainer))
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
-        found = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
+        algorithm.tested = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
     algorithm.artifacts = {}
-    algorithm.clients, algorithm.test_samples, algorithm.class_scores, algorithm.label_scores = found
+    algorithm.clients = algorithm.tested.rows
     log(algorithm, final_metrics(algorithm.clients))
 
 
