@@ -1,15 +1,12 @@
 """The benchmarks run: their figures are not looked at here."""
 
-import importlib
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from helpers.paths import ROOT
 
@@ -54,15 +51,3 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
     done = run(f"{command} 3", tmp_path)
     assert done.returncode == 2
     assert "has other sizes" in done.stderr
-
-
-def test_writers_are_repeated_up_to_the_number_of_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    common = importlib.import_module("common")
-    client = np.repeat(np.arange(3), 20)
-    x = np.broadcast_to(client.astype(np.uint8)[:, None, None], (60, 4, 4))  # a writer's images are its number
-    np.savez(tmp_path / "few.npz", x=x, y=client, client=client)
-    federation = common.femnist(tmp_path / "few.npz", 7).federation
-    assert federation.n_clients == 7
-    for t in range(7):
-        assert set(federation.block(torch.tensor([t]), "train").y().tolist()) == {t % 3}

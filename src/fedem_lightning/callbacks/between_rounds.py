@@ -181,9 +181,6 @@ class BestRound(Checked, pl.Callback):
         self.best = state_dict["best"]
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 class FinishRoundOnInterrupt(Checked, pl.Callback):
     """The first signal ends training after the round, in all processes after the same one; the second ends it at once.
 
@@ -206,7 +203,7 @@ class FinishRoundOnInterrupt(Checked, pl.Callback):
         """Listens."""
         self.interrupted = self.asked = False
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stops after this round, before it is saved. A signal during this exchange counts in the next one."""

@@ -65,7 +65,7 @@ class RoundProgress(RichProgressBar):
             self.refresh()
         elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
             self._spoke = now
-            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {duration(now - self._began)}")
+            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {(now - self._began) / 60:.0f} min")
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """What stands beside the bar: the newest scores, and the share of the stage that is done."""
@@ -90,11 +90,3 @@ class RoundProgress(RichProgressBar):
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """A time in the largest fitting unit: 12 s, 3.5 min, 40 min, 5.5 h, 3.2 days."""
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

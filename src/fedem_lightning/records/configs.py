@@ -15,9 +15,6 @@ from fedem_lightning.errors import UserError, require
 from fedem_lightning.records.files import regular
 from fedem_lightning.settings.keys import small_groups
 
-Select = Callable[[str], Any]
-"""From a dotted key to its resolved value; None if there is none."""
-
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The quick loader, with OmegaConf's rules for numbers and dates: 1e-3 is a number."""
@@ -65,7 +62,7 @@ def _value(node: Any, key: Any, written: Any) -> Any:
     return [_value(value, i, below and below[i]) for i in range(len(value))] if isinstance(value, ListConfig) else value
 
 
-def data_and_network(select: Select) -> str:
+def data_and_network(select: Callable[[str], Any]) -> str:
     """What learning rates are chosen for: the data's name, if they have one, or class, and the network's class.
 
     For example Digits/MLP, cifar10/LeNet5, and with a class of the user's own cifar10/my_module.MyNet.

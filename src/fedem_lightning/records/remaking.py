@@ -28,7 +28,6 @@ _ROOMS = {
 }
 """By key, where its classes are: parts of this package, or of torch. No constructor there runs or reads anything."""
 _ANYWHERE = ("network", *(room for key, rooms in _ROOMS.items() if key != "algorithm" for room in rooms))
-_MARKS = ("_target_", "_partial_")
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
@@ -67,7 +66,9 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     for name in ("auto_map", "checkpoint_path"):  # an encoder's code from a hub; a file that timm would read
         made_of.pop(name, None)
     target = find(made_of["_target_"], trusted, key) if "_target_" in made_of else None
-    arguments = {name: make(part, trusted, name) for name, part in made_of.items() if name not in _MARKS}
+    arguments = {
+        name: make(part, trusted, name) for name, part in made_of.items() if name not in ("_target_", "_partial_")
+    }
     if target is None:
         return arguments
     if _within(target.__module__, [f"{_PACKAGE}.backbones", f"{_PACKAGE}.network"]):

@@ -56,15 +56,13 @@ def resumed_lines(checkpoint: Path, model: FederatedAlgorithm, rounds: int) -> l
     return lines
 
 
-def stop_lines(trainer: pl.Trainer) -> list[str]:
-    """That `EarlyStopping` has ended the training before its last round."""
+def last_lines(results: Mapping[str, Any], folder: Path, trainer: pl.Trainer) -> Iterator[str]:
+    """Why the run ended, where its files are, the best validation round beside the last, whether training was over."""
     rounds, limit = trainer.current_epoch, trainer.max_epochs
-    stops = [stop for stop in trainer.early_stopping_callbacks if stop.stopped_epoch and rounds != limit]
-    return [f"stopped by EarlyStopping at round {rounds} of {limit} ({stop.monitor})" for stop in stops]
-
-
-def round_lines(results: Mapping[str, Any]) -> Iterator[str]:
-    """The test score of the best validation round beside that of the last one, and whether the training has ended."""
+    for stop in trainer.early_stopping_callbacks:
+        if stop.stopped_epoch and rounds != limit:
+            yield f"stopped by EarlyStopping at round {rounds} of {limit} ({stop.monitor})"
+    yield f"results, figures and checkpoints: {folder}"
     best, last = results["best_round"], results["last_round"]
     if best and best["test"] is not None and best["round"] != last["round"]:
         at = [f"{in_words(found['test'], best['measure'])} at round {found['round']}" for found in (best, last)]

@@ -117,12 +117,7 @@ def _run(
             results, figures = write_run(folder, names, model, data.federation, title)
             trackers.report(results, model.clients, figures)
             print_summary(results, method=title)
-            print(
-                *announcements.stop_lines(trainer),
-                f"results, figures and checkpoints: {folder}",
-                *announcements.round_lines(results),
-                sep="\n",
-            )
+            print(*announcements.last_lines(results, folder, trainer), sep="\n")
             print_result(results, title)
     except BaseException:
         if trainer.is_global_zero and whole_run(model)[0].rounds <= done:

@@ -167,12 +167,11 @@ def _wandb_mode(options: Mapping[str, Any]) -> str:
     """What the user wants; else online if there is an API key, so that W&B never asks for a login."""
     import wandb
 
-    if mode := options.get("mode") or os.environ.get("WANDB_MODE"):
-        return str(mode)
-    if wandb.login(prompt=False, verify=False):
-        return "online"
-    print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
-    return "offline"
+    mode = options.get("mode") or os.environ.get("WANDB_MODE")
+    if not mode and not wandb.login(prompt=False, verify=False):
+        print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
+        mode = "offline"
+    return str(mode or "online")
 
 
 def run_names(choices: Mapping[str, str], overrides: Sequence[str], seed: int) -> tuple[str, dict[str, str]]:

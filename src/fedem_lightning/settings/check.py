@@ -39,7 +39,8 @@ class AllowedValues:
         errors = self._errors(value) and self._errors(_plain(value))
         if not errors:
             return
-        words = [limit for part in (self.hint, *get_args(self.hint)) for limit in _texts(part)]
+        limits = [limit for part in (self.hint, *get_args(self.hint)) for limit in getattr(part, "__metadata__", ())]
+        words = [limit for limit in limits if isinstance(limit, str)]
         says = dict.fromkeys(words or [re.sub("^(Input|Value) should (be |have )?", "", error) for error in errors])
         text = re.sub(r"\b(greater|less) than", r"a number \1 than", " or ".join(says), count=1)
         choices = re.findall(r"'([^']+)'", text)
@@ -158,10 +159,6 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(call, include_extras=True)
     except (NameError, TypeError, AttributeError):
         return {name: hint for name, hint in call.__annotations__.items() if not isinstance(hint, str)}
-
-
-def _texts(hint: Any) -> list[str]:
-    return [limit for limit in getattr(hint, "__metadata__", ()) if isinstance(limit, str)]
 
 
 def _plain(value: Any) -> Any:
