@@ -23,6 +23,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.cohort import draw_cohort
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.network import Traffic, in_time, times_of_round
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, train
@@ -127,7 +128,7 @@ def test_what_is_on_the_air(
     data = make_data(n_classes=2, task="binary") if kind is MOCHA else make_data()
     model = train(make_model(kind, data, networks=FIGURE_3, **options), data, 2)
     n_clients = options.get("participation", 4)
-    assert model.statistics.air_bytes == 2 * (uploads * n_clients + streams) * model.message_bytes
+    assert model.statistics.air_bytes == 2 * (uploads * n_clients + streams) * model_bytes(model.components[0])
     assert model.statistics.times["reliable"] == 2 * (1 + 2 * uploads + streams)
     assert model.statistics.times["balanced"] == 2 * (1 + uploads + streams)
 

@@ -20,6 +20,7 @@ from fedem_lightning import (
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.parts import model_bytes
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 
@@ -86,7 +87,7 @@ def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> N
     train(model, data, 1)
     cohort = draw_cohort(model, data.federation, 0).tolist()
     edges = sum((a + 1) % 6 in cohort for a in cohort)
-    assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * edges * 3 * model.message_bytes
+    assert model.statistics.up_bytes == model.statistics.down_bytes == 2 * edges * 3 * model_bytes(model.components[0])
     rows = model.personal_models(torch.arange(6)).models["linear.bias"]
     start = make_model(DFedEM, data).double().personal_models(torch.arange(6)).models["linear.bias"]
     for t in range(6):

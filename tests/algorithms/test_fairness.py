@@ -30,6 +30,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.tasks import Classification
 from fedem_lightning.uploads import work_of
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
@@ -73,7 +74,7 @@ def test_a_warm_up_trains_one_model_for_equal_components(state: Any) -> None:
         one = train(make_model(FedEM, data, **options), data, rounds)
         every = train(make_model(AllTrained, data, **options), data, rounds)
         torch.testing.assert_close(parameters(one), parameters(every), rtol=1e-12, atol=1e-12)
-        assert one.statistics.up_bytes == one.statistics.down_bytes == 3 * models * one.message_bytes
+        assert one.statistics.up_bytes == one.statistics.down_bytes == 3 * models * model_bytes(one.components[0])
     assert not torch.allclose(parameters(one.components[0]), parameters(one.components[1]))
 
 
@@ -128,7 +129,7 @@ def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_a
     data = make_data(sizes=(12,) * 10)
     options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted, "networks": RELIABLE}
     model = train(make_model(UserCentric, data, **options), data, 3)
-    sent, size = model.statistics, model.message_bytes
+    sent, size = model.statistics, model_bytes(model.components[0])
     assert len(model.weights) == 2
     streams = sum(len(model.stream[draw_cohort(model, data.federation, r)].unique()) for r in range(3))
     assert cohort == 2 or streams == 6
@@ -141,7 +142,7 @@ def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_a
 def test_a_special_round_waits_for_those_who_would_miss_the_deadline() -> None:
     data, network = make_data(sizes=(12,) * 10), ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1.5)
     model = train(make_model(UserCentric, data, n_streams=1, networks={"n": network}), data, 1)
-    sent, size = model.statistics, model.message_bytes
+    sent, size = model.statistics, model_bytes(model.components[0])
     in_time = 10 - sent.stragglers
     assert 0 < in_time < 10
     assert sent.down_bytes == (10 + 10) * size
@@ -200,7 +201,7 @@ def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
     monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
     data = make_data()
     model = train(make_model(L2SGD, data, participation=participation, networks=RELIABLE), data, 4)
-    sent, size = model.statistics, model.message_bytes
+    sent, size = model.statistics, model_bytes(model.components[0])
     assert sent.up_bytes == sent.down_bytes == exchanges * participation * size
     assert sent.times == {"reliable": 1 + exchanges * (4 + 1)}  # who takes no step computes no time
 

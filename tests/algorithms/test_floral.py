@@ -9,6 +9,7 @@ from torch import nn
 
 from fedem_lightning import ClientSGD, FedAvg, FLoRAL, UserError
 from fedem_lightning.algorithms.floral import preconditioned
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.routed_adapters import RoutedAdapters
 from helpers import perceptron
 from helpers.federations import make_data, make_model, make_trainer, train
@@ -186,7 +187,7 @@ def test_ranks_and_bytes() -> None:
     n, adapters = 5 * 4 + 5 + 3 * 5 + 3, M * ((4 + 5) + (5 + 3) + 5 + 3)
     data = make_data()
     model = train(adapted(rank=1), data, 1)
-    assert model.message_bytes == 8 * n
+    assert model_bytes(model.components[0]) == 8 * n
     assert model.statistics.up_bytes == 2 * 8 * (n + adapters + M)  # of two clients, and the router's weights
 
 

@@ -27,6 +27,7 @@ from fedem_lightning.algorithms.streams import (
     gradients,
     stream_weights,
 )
+from fedem_lightning.models.parts import model_bytes
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
 from helpers.federations import grouped, make_data, make_model, make_trainer, train, train_and_test
 
@@ -320,7 +321,7 @@ def test_models_that_are_all_worse_change_nothing() -> None:
 def test_downloads_are_limited_and_follow_affinity() -> None:
     data = make_data(sizes=(20,) * 5)
     model = train(make_model(FedFOMO, data, n_downloads=2, exploration=0.0, client_optimizer=SGD), data, 2)
-    assert model.statistics.up_bytes == 2 * 5 * model.message_bytes
+    assert model.statistics.up_bytes == 2 * 5 * model_bytes(model.components[0])
     assert model.statistics.down_bytes == 2 * model.statistics.up_bytes
     model.affinity[0] = torch.tensor([9.0, 1.0, 3.0, 2.0, -1.0])
     chosen = model._choose(0, torch.arange(5), 0.0, 7)
@@ -344,7 +345,7 @@ def test_one_group_is_fedavg_and_groups_do_not_mix() -> None:
     served = rows_of(model, 6)
     assert torch.equal(served[0], served[2])  # unseen clients have a group too
     assert not torch.allclose(served[0], served[1])
-    assert model.statistics.air_bytes == 3 * (4 + 2) * model.message_bytes  # two streams
+    assert model.statistics.air_bytes == 3 * (4 + 2) * model_bytes(model.components[0])  # two streams
     with pytest.raises(UserError, match="Oracle needs data whose true groups are known"):
         train(make_model(Oracle, make_data()), make_data(), 1)
     assert isinstance(model.components[0], Linear)

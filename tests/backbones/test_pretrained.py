@@ -24,6 +24,7 @@ from fedem_lightning.engine import VmapEngine
 from fedem_lightning.engine.stacked import StackedBackbone
 from fedem_lightning.export import main as export
 from fedem_lightning.models.components import make_components, model_state
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make
@@ -67,7 +68,7 @@ def test_what_trains(trains: str, parts: set[str]) -> None:
     assert kinds == parts
     assert set(model_state(network)) == names  # position_ids are constants, and no part of a client's model
     model = FedAvg(network, n_clients=4)
-    assert model.message_bytes == 4 * sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert model_bytes(model.components[0]) == 4 * sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
 def test_components_start_at_the_pretrained_point() -> None:

@@ -29,6 +29,7 @@ from fedem_lightning import (
 from fedem_lightning.aggregation import Update
 from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
+from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.uploads import rehearsed
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
@@ -140,7 +141,7 @@ def test_clients_that_do_not_answer_count_as_such() -> None:
         silent += int(torch.isin(cohort, faults.faulty(torch.arange(10), 0, round_)).sum())
     assert model.statistics.rejections.by_reason == {"no answer": silent}
     assert model.statistics.stragglers == 0
-    size = model.message_bytes
+    size = model_bytes(model.components[0])
     assert model.statistics.down_bytes == plain.statistics.down_bytes == 4 * 5 * size
     assert model.statistics.up_bytes == (4 * 5 - silent) * size
 

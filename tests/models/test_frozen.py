@@ -21,6 +21,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import draw_cohort
+from fedem_lightning.models.parts import model_bytes
 from helpers.conformance import ROWS, Row, with_groups
 from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_trainer, train, train_and_test
@@ -140,7 +141,7 @@ def test_frozen_parameters_are_sent_once() -> None:
     cohorts = [set(draw_cohort(model, data.federation, r).tolist()) for r in range(3)]
     reached = set.union(*cohorts)
     first_rounds = sum(not cohorts[r] <= set.union(set(), *cohorts[:r]) for r in range(3))
-    assert model.message_bytes == head_bytes
+    assert model_bytes(model.components[0]) == head_bytes
     assert model.statistics.up_bytes == 3 * 2 * 2 * head_bytes
     assert model.statistics.down_bytes == 3 * 2 * 2 * head_bytes + len(reached) * body_bytes
     assert model.statistics.air_bytes == 3 * (2 * 2 + 2) * head_bytes + first_rounds * body_bytes
@@ -190,6 +191,6 @@ def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
     before = copy.deepcopy(network.state_dict())
     model = FedAvg(network, n_clients=2, client_optimizer=SGD, batch_size=4)
     train(model, data, 1, precision="32-true")
-    assert model.message_bytes == (1280 * 3 + 3) * 4
+    assert model_bytes(model.components[0]) == (1280 * 3 + 3) * 4
     for name, tensor in model.components[0].state_dict().items():
         assert torch.equal(tensor, before[name]) == (name not in trained), name
