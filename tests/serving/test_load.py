@@ -237,12 +237,12 @@ def test_load_from_checkpoint_needs_no_arguments(fedem: tuple[Any, Path]) -> Non
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"threshold": None, "e_step": {"_target_": "fedem_lightning.gone.Step", "level": "sample"}}, None),
+        ({"threshold": None, "e_step": {"_target_": "fedem_lightning.gone.EStep", "level": "sample"}}, None),
         ({"perturbation": 0.1}, None),
         ({"perturbation": 0.0}, "perturbation: the file has FedEM.perturbation=0.0, an option that commit 45f9539f"),
         ({"threshold": 0.3}, "threshold: the file has FedEM.threshold=0.3, an option that commit 45f9539f has"),
         (
-            {"e_step": {"_target_": "fedem_lightning.gone.Step", "level": "x"}},
+            {"e_step": {"_target_": "fedem_lightning.gone.EStep", "level": "x"}},
             "e_step: the file has FedEM.e_step",
         ),
     ],
