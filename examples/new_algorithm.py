@@ -8,9 +8,7 @@ import logging
 
 import pytorch_lightning as pl
 
-from fedem_lightning import ClientSGD, Digits, FedAvg, FederatedAlgorithm, Linear, Local
-from fedem_lightning.aggregation import Update
-from fedem_lightning.local_solver import near
+from fedem_lightning import ClientSGD, Digits, FedAvg, FederatedAlgorithm, Linear, Local, Update, near
 
 
 class MyDitto(FederatedAlgorithm):
@@ -19,8 +17,8 @@ class MyDitto(FederatedAlgorithm):
     def __init__(self, backbone, n_clients, strength=0.1, **options):
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.strength = strength
-        self.own = self.per_client(self.components)  # v_t [1, ...]
-        self.own_momentum = self.optimizer_state()  # of v_t, if clients keep it
+        self.v = self.per_client(self.components)  # each client's own model
+        self.v_state = self.optimizer_state()  # its momentum, if clients keep it
 
     def client_update(self, batch, round_):
         w = self.received(batch.clients)  # [C, 1, ...]
@@ -28,14 +26,15 @@ class MyDitto(FederatedAlgorithm):
         return Update(self.local_sgd(w, batch, round_), batch.counts(), start=w)
 
     def train_own(self, batch, round_):
-        t, held = batch.clients, near(self.received(batch.clients), self.strength)
-        self.own[t] = self.local_sgd(self.own[t], batch, round_, step=held, state=self.own_momentum, quiet=True)
+        t, step = batch.clients, near(self.received(batch.clients), self.strength)
+        own = {"step": step, "state": self.v_state, "quiet": True}
+        self.v[t] = self.local_sgd(self.v[t], batch, round_, **own)
 
     def personal_models(self, clients):
-        return self.own_models(self.own[clients])
+        return self.own_models(self.v[clients])
 
     def personalize_clients(self, data, clients):
-        self.own[clients] = self.received(clients)
+        self.v[clients] = self.received(clients)
         for batch in self.batches(data, clients):
             self.train_own(batch, self.statistics.rounds)
 
