@@ -358,7 +358,7 @@ def test_the_example_of_annotators_runs(
     run_example("annotators", [str(tmp_path / "few.parquet"), *short], monkeypatch)
     out = capsys.readouterr().out
     assert all(f"| {name} | " in out for name in ("FedEM", "FedAvg", "FedAvg+", "Local"))
-    assert re.search(r"a new rater with \d+ ratings: the encoder reads them in", out)
+    assert re.search(r"a new rater with \d+ ratings has a model after", out)
     assert (tmp_path / "run" / "results.json").is_file()
 
 
