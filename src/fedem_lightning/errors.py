@@ -36,7 +36,7 @@ def require(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def of_a_file(said: str) -> Iterator[None]:
+def of_a_file(line: str) -> Iterator[None]:
     """Within it any error is one of a file's content, of whatever kind: a UserError, `said` and the reason."""
     try:
         yield
@@ -44,7 +44,7 @@ def of_a_file(said: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{said} ({reason})") from error
+        raise UserError(f"{line} ({reason})") from error
 
 
 def one_line(text: Any) -> str:

@@ -48,7 +48,10 @@ class Statistics:
 
     def count_on(self, saved: dict[str, Any]) -> None:
         """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
-        rejections, begun = Rejections(**saved.get("rejections", {})), self.begun
+        kept = {
+            name: value for name, value in saved.get("rejections", {}).items() if name != "log"
+        }  # older ones have it
+        rejections, begun = Rejections(**kept), self.begun
         vars(self).update(vars(Statistics(**{**saved, "rejections": rejections})), begun=begun)
 
     def plan(self, rounds: int) -> None:

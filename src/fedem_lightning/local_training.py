@@ -69,17 +69,17 @@ class LocalTraining:
         """The clients' optimiser, batches and steps; `n_train` [C]: numbers of training samples of those that train."""
         optimizer, passes = self.optimizer, f"{self.epochs:g} pass{'es' * (self.epochs > 1)} over its samples a round"
         momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, ClientSGD) else ""
-        said = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {self.batch_size}, "
+        message = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {self.batch_size}, "
         if self.steps is not None:
-            return said + f"{self.steps} step{'s' * (self.steps != 1)} of a client a round"
+            return message + f"{self.steps} step{'s' * (self.steps != 1)} of a client a round"
         if n_train is None or not len(n_train):
-            return said + passes
+            return message + passes
         fewest, most, size = int(n_train.min()), int(n_train.max()), self.batch_size
         whole, part = divmod(self.epochs, 1)
         least, largest = (int(whole) * -(-n // size) + math.ceil(math.ceil(part * n) / size) for n in (fewest, most))
         steps = f"{least} step{'s' * (least != 1)} of the smallest client"
         of_whom = f"{steps} ({fewest} samples), {largest} of the largest ({most})"
-        return f"{said}{passes}: {of_whom}"
+        return f"{message}{passes}: {of_whom}"
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""

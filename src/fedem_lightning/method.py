@@ -74,9 +74,9 @@ class Method(Parts):
 
     def initialize(self, data: Federation) -> None:
         """Sets up state before the first round; a resumed run skips it. Default: refuses components that are equal."""
-        said = f"all components start as copies of one network, and {type(self).__name__} would keep them equal"
+        message = f"all components start as copies of one network, and {type(self).__name__} would keep them equal"
         way = "give a function in place of the network, which draws new values in every call"
-        require(not start_equal(self.components), f"backbone: {said}; {way}")
+        require(not start_equal(self.components), f"backbone: {message}; {way}")
 
     def prepare(self, data: Federation) -> None:
         """Reads what the method needs to know of the data, before rounds or scores; it may be called several times.

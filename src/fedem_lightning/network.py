@@ -141,10 +141,10 @@ def times_of_round(
 
 def check_networks(networks: Mapping[str, Network] | None) -> dict[str, Network]:
     """The networks of a run, by name; UserError if several have a deadline."""
-    found = dict(networks or {})
-    limited = [name for name, network in found.items() if network.deadline is not None]
+    result = dict(networks or {})
+    limited = [name for name, network in result.items() if network.deadline is not None]
     require(len(limited) <= 1, f"network: expected one deadline at most, got those of {', '.join(limited)}")
-    return found
+    return result
 
 
 class ShiftedExponentialNetwork(Network):

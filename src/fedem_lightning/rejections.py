@@ -30,7 +30,6 @@ class Rejections:
     """For each client and reason: client, reason, rounds (their number), first_round (from 1), detail (of the first).
 
     At most `LIMIT`, in the order in which they occurred."""
-    log: list[list[Any]] = field(default_factory=list)  # the first `LIMIT`: [client, round from 1, reason]
 
     @property
     def total(self) -> int:
@@ -49,8 +48,6 @@ class Rejections:
         known = {(entry["client"], entry["reason"]): entry for entry in self.by_client} if rejections else {}
         for client, reason, detail in rejections:
             self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
-            if len(self.log) < LIMIT:
-                self.log.append([client, round_, reason])
             entry = known.get((client, reason))
             if entry is not None:
                 entry["rounds"] += 1

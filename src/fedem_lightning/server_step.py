@@ -45,11 +45,11 @@ class Server:
         """
         if not self._stepped:
             self.step()
-        said = (
+        message = (
             f"algorithm.server_optimizer: {method} takes plain averages or none, expected SGD with lr 1 and no momentum"
         )
         way = "(momentum that reaches every method is algorithm.client_optimizer.momentum)"
-        require(self._used or not came or takes_plain_averages(self.optimizer().optimizer), f"{said} {way}")
+        require(self._used or not came or takes_plain_averages(self.optimizer().optimizer), f"{message} {way}")
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The server optimiser of the components, without a state.

@@ -186,8 +186,8 @@ def _trainer(rounds: int, **options: Any) -> pl.Trainer:
 
 def _served(model: FederatedAlgorithm) -> dict[str, Tensor]:
     """Copies of all clients' personal models, [T, M, ...]."""
-    found = model.personal_models(torch.arange(model.n_clients))
-    named = {**found.models, "mixture": found.mixture}
+    result = model.personal_models(torch.arange(model.n_clients))
+    named = {**result.models, "mixture": result.mixture}
     return {name: rows.detach().double().clone() for name, rows in named.items()}
 
 

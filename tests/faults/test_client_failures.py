@@ -158,7 +158,7 @@ def test_the_record_has_an_end() -> None:
     record.add(2, [Rejection(0, "not finite"), Rejection(0, "exception", "why")])
     assert record.total == LIMIT + 55
     assert record.by_reason == {"not finite": LIMIT + 54, "exception": 1}
-    assert len(record.by_client) == len(record.log) == LIMIT
+    assert len(record.by_client) == LIMIT
     assert record.by_client[0] == {"client": 0, "reason": "not finite", "rounds": 2, "first_round": 1, "detail": ""}
 
 

@@ -42,15 +42,15 @@ def epsilon_of(noise_multiplier: float, q: float, rounds: int, delta: float) -> 
 
     with np.errstate(all="ignore"):
         exact = get_epsilon_gaussian(noise_multiplier / math.sqrt(rounds), delta)  # Balle and Wang 2018, Theorem 8
-    found = Epsilon(float(exact) * (1 + 1e-9) + 1e-11, GAUSSIAN)  # rounded up; sampling spends less
+    result = Epsilon(float(exact) * (1 + 1e-9) + 1e-11, GAUSSIAN)  # rounded up; sampling spends less
     if q == 1:
-        return found
+        return result
     noise = min(noise_multiplier, q * MOST_NOISE_TO_SAMPLING)  # with less noise epsilon is larger
-    found = min(found, Epsilon(_composed(RDP, noise, q, rounds, delta) * (1 + RDP_ROUNDING), RDP))
-    too_large = found.value > PLD_UP_TO or rounds > PLD_ROUNDS
+    result = min(result, Epsilon(_composed(RDP, noise, q, rounds, delta) * (1 + RDP_ROUNDING), RDP))
+    too_large = result.value > PLD_UP_TO or rounds > PLD_ROUNDS
     if too_large or noise_multiplier < PLD_FROM_NOISE or delta < PLD_FROM_DELTA:
-        return found
-    return min(found, Epsilon(_composed(PLD, noise_multiplier, q, rounds, delta), PLD))
+        return result
+    return min(result, Epsilon(_composed(PLD, noise_multiplier, q, rounds, delta), PLD))
 
 
 class _Tightest:
@@ -94,10 +94,10 @@ def _composed(kind: str, noise_multiplier: float, q: float, rounds: int, delta: 
     event = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(noise_multiplier)), rounds)
     try:
         with np.errstate(all="ignore"):
-            found = float(_accountant(kind, rounds).compose(event).get_epsilon(delta))
+            result = float(_accountant(kind, rounds).compose(event).get_epsilon(delta))
     except (ArithmeticError, ValueError, MemoryError):  # no bound; a run does not lose its results for it
         return math.inf
-    return math.inf if math.isnan(found) else found
+    return math.inf if math.isnan(result) else result
 
 
 def _accountant(kind: str, rounds: int) -> Any:

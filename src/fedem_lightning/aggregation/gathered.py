@@ -111,12 +111,12 @@ class Gathered(Collector):
     def _rows(self, like: Models, blocks: list[Models], processes: Processes) -> Models:
         """One row for each client of the cohort, [N, ...]; zeros where none is left."""
         n, device = len(self.cohort), self.cohort.device
-        found = {name: stack.new_zeros(n, *stack.shape[1:], device=device) for name, stack in like.items()}
+        result = {name: stack.new_zeros(n, *stack.shape[1:], device=device) for name, stack in like.items()}
         for part, block in zip(self._parts, blocks, strict=True):
             for name, stack in block.items():
-                found[name][part.rows] = stack
-        processes.sum(rows for rows in found.values())
-        return found
+                result[name][part.rows] = stack
+        processes.sum(rows for rows in result.values())
+        return result
 
     def compute(self) -> Means | None:
         """The rule's averages; None if no update is left."""

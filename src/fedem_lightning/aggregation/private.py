@@ -84,8 +84,10 @@ class PrivateMean(Aggregation, nn.Module):
         """Raises UserError without dp-accounting, or if `cohort` is smaller than the run's own cohorts."""
         if self.epsilon is not None or float(self.z) > 0:
             imported("dp_accounting", "privacy", "aggregation")
-        said = f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}"
-        require(self.cohort is None or self.cohort >= n_clients, said)
+        message = (
+            f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}"
+        )
+        require(self.cohort is None or self.cohort >= n_clients, message)
 
     def plan(self, sampling: Sampling) -> None:
         """Sets z, once, so that the planned rounds spend epsilon; UserError: their number is unknown, or no z does."""
@@ -144,8 +146,8 @@ class ClippedSum(Collector):
     def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
         """Adds the finite updates, each at most S long."""
         more = [*(name for name in update.models if name not in self.context.parameters), *update.extras]
-        said = f"clients also send {', '.join(more[:3])} (statistics of BatchNorm, or the method's own numbers)"
-        require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {said}")
+        message = f"clients also send {', '.join(more[:3])} (statistics of BatchNorm, or the method's own numbers)"
+        require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {message}")
         one = update.group is None and update.weights.ndim == 1
         require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
         self.like = self.like or form_of(update)

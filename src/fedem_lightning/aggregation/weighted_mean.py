@@ -145,6 +145,6 @@ def _on_cpu(update: Update) -> tuple[Tensor, Tensor, Tensor]:
     finite = all_finite(update.models)  # [C]
     group = torch.zeros_like(finite, dtype=torch.int64) if update.group is None else update.group
     columns = [finite.double().unsqueeze(1), group.double().unsqueeze(1), update.weights.double().view(len(finite), -1)]
-    found = torch.cat(columns, dim=1).cpu()  # [C, 2 + G]
-    weights = found[:, 2:].to(update.weights.dtype).view(update.weights.shape)
-    return found[:, 0].bool(), found[:, 1].long(), weights
+    result = torch.cat(columns, dim=1).cpu()  # [C, 2 + G]
+    weights = result[:, 2:].to(update.weights.dtype).view(update.weights.shape)
+    return result[:, 0].bool(), result[:, 1].long(), weights

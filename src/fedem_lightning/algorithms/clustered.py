@@ -94,9 +94,9 @@ class Clustered(FederatedAlgorithm):
             f"gamma_max={self.gamma_max:g} is 1 at least": self.gamma_max >= 1,
             f"{n_clients} clients": n_clients <= 2,
         }
-        found = [reason for reason, holds in reasons.items() if holds]
-        if found:
-            warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(found)})", stacklevel=2)
+        result = [reason for reason, holds in reasons.items() if holds]
+        if result:
+            warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(result)})", stacklevel=2)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """Delta_t = local_sgd(theta_c) - theta_c, which the client also keeps for the comparison."""

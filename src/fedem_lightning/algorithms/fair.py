@@ -78,8 +78,8 @@ class AFL(FederatedAlgorithm):
 
     def personal_models(self, clients: Tensor) -> SharedModels:
         """All clients predict with w_bar."""
-        alone = torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
-        return SharedModels(self.averaged, alone)
+        single = torch.ones(len(clients), 1, dtype=self.parameter_dtype, device=clients.device)
+        return SharedModels(self.averaged, single)
 
 
 def project_on_simplex(v: Tensor) -> Tensor:

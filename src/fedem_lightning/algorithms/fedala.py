@@ -103,8 +103,8 @@ class FedALA(FederatedAlgorithm):
         own = self.own[t]
         weights, learning = self._pass(part, own, self.weights[t], round_), ~self.weights.written[t]  # [C]
         while learning.any() and len(losses) + 1 < MAX_PASSES:
-            found = self.own_models(self.initialized(own, weights)).losses(part)
-            losses.append(client_means(found, part)[:, 0])  # [C]
+            result = self.own_models(self.initialized(own, weights)).losses(part)
+            losses.append(client_means(result, part)[:, 0])  # [C]
             if len(losses) >= 10:
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
             if len(some := learning.nonzero().squeeze(1)):

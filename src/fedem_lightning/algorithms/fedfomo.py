@@ -123,8 +123,8 @@ class FedFOMO(FederatedAlgorithm):
     def _losses_of(self, model: Models, batch: Block) -> Tensor:
         """Every client's mean loss under one model [1, ...], float64 [C]."""
         everyone = Block(batch.federation, batch.clients[:1], batch.index, torch.zeros_like(batch.owner))
-        alone = self.own_models({name: rows.unsqueeze(0) for name, rows in model.items()})
-        losses = [alone.losses(piece) for piece in everyone.pieces()]
+        single = self.own_models({name: rows.unsqueeze(0) for name, rows in model.items()})
+        losses = [single.losses(piece) for piece in everyone.pieces()]
         return client_means(torch.cat(losses).double(), batch)[:, 0]
 
     def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:

@@ -108,11 +108,11 @@ class FedGMM(FederatedAlgorithm):
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(data)
         dimension = self.dimension if self.embedding == "pca" else None
-        found = first_gaussians(data, dimension, self.n_gaussians, self.full, self.seed)
-        covariance = found.pop("covariance")
+        result = first_gaussians(data, dimension, self.n_gaussians, self.full, self.seed)
+        covariance = result.pop("covariance")
         first = regularized(covariance.unsqueeze(0), self.regularization)
-        found["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
-        for name, tensor in found.items():
+        result["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
+        for name, tensor in result.items():
             setattr(self, name, tensor.to(self.joint))
 
     def client_update(self, batch: Block, round_: int) -> Update:
@@ -171,8 +171,8 @@ class FedGMM(FederatedAlgorithm):
         """log p(e(x) | t) of the batch's samples under their clients' Gaussians, [n]; low values are novel inputs."""
         prior = self.joint[batch.clients].view(-1, self.n_gaussians, len(self.components)).sum(dim=2).log()
         white = whitening(self.covariances)
-        found = [log_densities(self._embedded(piece), self.means, white) for piece in batch.pieces()]
-        return torch.logsumexp(torch.cat(found) + prior[batch.owner], dim=1)
+        result = [log_densities(self._embedded(piece), self.means, white) for piece in batch.pieces()]
+        return torch.logsumexp(torch.cat(result) + prior[batch.owner], dim=1)
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores all clients; adds the means of `log_density` over their training and test samples."""

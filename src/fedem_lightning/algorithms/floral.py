@@ -113,12 +113,12 @@ class FLoRALStep(LocalStep):
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """theta <- theta - lr g, with the router's g times its rate, and those of A and B preconditioned."""
         params = learner["params"]
-        found = dict(zip(params, gradient(learner), strict=True))
-        found[ROUTER] = found[ROUTER] * self.router_rate
+        result = dict(zip(params, gradient(learner), strict=True))
+        result[ROUTER] = result[ROUTER] * self.router_rate
         for a in [name for name in params if name.startswith("a.")] if self.precondition else ():
             b = f"b.{a[2:]}"  # of the same layer
-            found[a], found[b] = preconditioned(params[a], params[b], found[a], found[b])
-        self.optimizer.descend(learner, list(found.values()), self.lr)
+            result[a], result[b] = preconditioned(params[a], params[b], result[a], result[b])
+        self.optimizer.descend(learner, list(result.values()), self.lr)
 
 
 def preconditioned(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> tuple[Tensor, Tensor]:

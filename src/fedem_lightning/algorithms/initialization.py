@@ -70,10 +70,10 @@ def _groups(losses: np.ndarray, chosen: np.ndarray, n_groups: int, seed: int) ->
     kept = np.lexsort(profiles.T)
     while True:
         kmeans = KMeans(n_groups, n_init=10, random_state=seed % 2**32).fit(profiles[kept])
-        alone = np.bincount(kmeans.labels_)[kmeans.labels_] == 1
-        if not alone.any() or (~alone).sum() < 2 * n_groups:
+        single = np.bincount(kmeans.labels_)[kmeans.labels_] == 1
+        if not single.any() or (~single).sum() < 2 * n_groups:
             return kmeans.predict(profiles)
-        kept = kept[~alone]  # a group of one client would be a component that hardly another client uses
+        kept = kept[~single]  # a group of one client would be a component that hardly another client uses
 
 
 def load_models(components: nn.ModuleList, models: Models) -> None:

@@ -184,12 +184,12 @@ class MOCHA(FederatedAlgorithm):
 
     def prepare(self, data: Federation) -> None:
         """Checks that there are two classes, and that every client trains: unseen clients have no row in Sigma."""
-        task, found, needed = data.task, self.n_features, n_values(data.in_shape)
+        task, result, needed = data.task, self.n_features, n_values(data.in_shape)
         expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
         require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
         weights = getattr(task, "class_weights", None)
         require(weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
-        require(found == needed, f"backbone: expected a linear layer of {needed} features, got {found}")
+        require(result == needed, f"backbone: expected a linear layer of {needed} features, got {result}")
         unseen = "dataset.unseen or unseen_fraction: MOCHA has no model for clients that did not train"
         require(bool(data.seen.all()), unseen)
 

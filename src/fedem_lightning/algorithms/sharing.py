@@ -38,11 +38,11 @@ def mixture_of(algorithm: Method, shared: Shared) -> "Mixture":
     require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
-    found = TiedMixture(algorithm.components, algorithm.local, shared)
-    if found.training.momentum is not None:
-        algorithm.shared_momentum = found.training.momentum
+    result = TiedMixture(algorithm.components, algorithm.local, shared)
+    if result.training.momentum is not None:
+        algorithm.shared_momentum = result.training.momentum
     algorithm.one_process = True
-    return found
+    return result
 
 
 class Mixture:
@@ -108,8 +108,8 @@ class TiedMixture(Mixture):
             return super().losses(block, n)
         network, task = self._on_device().network.eval(), ComponentLosses(block.federation.task)
         tensors, dtype = tensors_of(self.components, self.own), next(self.components.parameters()).dtype
-        found = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
-        return torch.cat(found)
+        result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+        return torch.cat(result)
 
     def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
         """All components over theta_0 and phi together, see `SharedStep`; or one of them alone."""

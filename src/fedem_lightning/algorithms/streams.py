@@ -40,14 +40,14 @@ def gradients(algorithm: Method, block: Block, n_parts: int, explained: Models) 
     """
     counts, part, taken = block.counts(), _parts(block, n_parts, algorithm.seed), _explained(block, explained)
     pieces = [_where(block, part == k) for k in range(n_parts)]
-    found = []
+    result = []
     for piece in pieces:
         less = _explained(piece, explained)
-        found.append({name: rows - less[name] for name, rows in _sums(algorithm, piece).items()})
-    mean = {name: _over(sum((sums[name] for sums in found[1:]), found[0][name]), counts) for name in taken}
+        result.append({name: rows - less[name] for name, rows in _sums(algorithm, piece).items()})
+    mean = {name: _over(sum((sums[name] for sums in result[1:]), result[0][name]), counts) for name in taken}
     mean = _without_rounding(mean, {name: _over(rows, counts) for name, rows in taken.items()})
     variance, n_filled = torch.zeros(len(counts), dtype=torch.float64, device=counts.device), torch.zeros_like(counts)
-    for sums, size in zip(found, (piece.counts() for piece in pieces), strict=True):
+    for sums, size in zip(result, (piece.counts() for piece in pieces), strict=True):
         n_filled += size > 0
         for name, rows in sums.items():
             squares = (_over(rows, size) - mean[name]).flatten(1).double().square().sum(dim=1)
@@ -155,15 +155,15 @@ def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int)
         return torch.zeros(len(rows), dtype=torch.int64, device=rows.device), {}
     if k is None or k == len(rows):
         return torch.arange(len(rows), device=rows.device), {}
-    found, scores = points.cpu().numpy(), dict[int, float]()
-    n_distinct = len(np.unique(found, axis=0))
+    result, scores = points.cpu().numpy(), dict[int, float]()
+    n_distinct = len(np.unique(result, axis=0))
 
     def clusters(number: int) -> np.ndarray:
-        return KMeans(number, n_init=10, random_state=seed).fit_predict(found)
+        return KMeans(number, n_init=10, random_state=seed).fit_predict(result)
 
     if k == "auto":  # some stream must have two clients
-        numbers = range(2, min(MOST_STREAMS, n_distinct, len(found) - 1) + 1)
-        scores = {number: float(silhouette_score(found, clusters(number))) for number in numbers}
+        numbers = range(2, min(MOST_STREAMS, n_distinct, len(result) - 1) + 1)
+        scores = {number: float(silhouette_score(result, clusters(number))) for number in numbers}
         best = max(scores, key=scores.__getitem__, default=1)
         k = best if scores.get(best, 0.0) > 0 else 1
     labels = clusters(min(int(k), n_distinct))
@@ -196,9 +196,9 @@ def coordinates(distance: Tensor, seed: int) -> Tensor:
     These are overwritten, because they may be large. For more than `DENSE_LIMIT` clients the points have `AXES` axes,
     by random projections, and approximate the distances. All points are 0 if distances are only rounding errors.
     """
-    few = len(distance) <= DENSE_LIMIT
-    options = {"eigen_solver": "dense" if few else "randomized", "copy_X": False, "random_state": seed}
-    scaling = KernelPCA(len(distance) if few else AXES, kernel="precomputed", **options)
+    small = len(distance) <= DENSE_LIMIT
+    options = {"eigen_solver": "dense" if small else "randomized", "copy_X": False, "random_state": seed}
+    scaling = KernelPCA(len(distance) if small else AXES, kernel="precomputed", **options)
     try:
         points = scaling.fit_transform(distance.mul_(-0.5).cpu().numpy())  # it subtracts the means
     except ValueError:  # no positive eigenvalue

@@ -112,8 +112,8 @@ class UserCentric(FederatedAlgorithm):
         self.weights[:, t] = (counts[None] if one_direction else stream_weights(rows, labels)).to(self.weights)
         self.stream[t] = labels
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
-        found = {"collaborators": float((1 / w.square().sum(dim=1)).mean()), "streams": len(self.weights)}
-        self.diagnostics["user_centric"] = found | ({"silhouettes": scores} if scores else {})
+        result = {"collaborators": float((1 / w.square().sum(dim=1)).mean()), "streams": len(self.weights)}
+        self.diagnostics["user_centric"] = result | ({"silhouettes": scores} if scores else {})
 
     def _gather_gradients(self, data: Federation, clients: Tensor) -> None:
         """Clients (int64 [C]) send their gradients and the variances."""
@@ -163,11 +163,11 @@ class UserCentric(FederatedAlgorithm):
         super().test_step(batch, batch_idx)
         data, t = batch, batch.clients().cpu().numpy()
         names = np.array([str(data.names[client]) for client in t])
-        found = {"w": self.w.cpu().numpy(), "id": names, "stream": self.stream.cpu().numpy()[t]}
+        result = {"w": self.w.cpu().numpy(), "id": names, "stream": self.stream.cpu().numpy()[t]}
         if "group" in data.truth:
-            found["true_group"] = np.asarray(data.truth["group"], dtype=np.int64)[t]
+            result["true_group"] = np.asarray(data.truth["group"], dtype=np.int64)[t]
         if len(self.w):
-            self.artifacts["coefficients"] = found
+            self.artifacts["coefficients"] = result
 
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""

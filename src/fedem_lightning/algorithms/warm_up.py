@@ -133,14 +133,14 @@ class WarmUp:
         self.end.fill_(n_rounds)
         if self.initialization != "clusters":
             return
-        algorithm, found = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
-        if found is None:
+        algorithm, result = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
+        if result is None:
             rank_zero_only(print)(
                 "start: training on its own lowers no client's loss, so components get random mixture weights"
             )
             self._draw_pi(federation)
             return
-        models, sizes = found
+        models, sizes = result
         load_models(algorithm.components, algorithm.mixture.mean_of_shared(models, torch.tensor(sizes)))
         algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
         listed = ", ".join(map(str, sizes))

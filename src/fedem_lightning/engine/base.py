@@ -122,11 +122,11 @@ def take_step(step: LocalStep, objective: Objective, state: Learner, whole: Batc
         with torch.enable_grad():
             params = {name: p.detach().requires_grad_() for name, p in learner["params"].items()}  # leaves, same memory
             losses, buffers = objective(params, learner["buffers"], *batch)
-            found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
+            result = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
         for name, buffer in buffers.items():
             learner["buffers"][name].copy_(buffer)
         torch.clear_autocast_cache()  # it would keep a low-precision copy of every step's parameters
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)]
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), result, strict=True)]
 
     step.advance(state, gradient)
 

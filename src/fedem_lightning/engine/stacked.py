@@ -132,17 +132,17 @@ class StackedBackbone:
     def agrees(self, backbone: nn.Module, params: Models, x: Inputs, keys: Tensor) -> bool:
         """Whether the stacked outputs equal those of the backbone alone; they differ if a forward mixes samples."""
         try:
-            found = self.outputs(params, x, keys)[-1, -1]
+            result = self.outputs(params, x, keys)[-1, -1]
         except RuntimeError:  # the forward adds the shared input to the models' outputs: the shapes differ
             if self.expands:
                 return False
             self.expands = True
             return self.agrees(backbone, params, x, keys)
-        alone = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(dropout_keys(backbone), keys[-1, -1])
-        expected = call_with(backbone, alone, tree_map(lambda t: t[-1], x))
-        if found.shape != expected.shape:
+        single = {name: p[-1, -1] for name, p in params.items()} | dict.fromkeys(dropout_keys(backbone), keys[-1, -1])
+        expected = call_with(backbone, single, tree_map(lambda t: t[-1], x))
+        if result.shape != expected.shape:
             return False
-        return bool((found - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
+        return bool((result - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
 
     def objective(
         self,
@@ -180,8 +180,8 @@ class StackedBackbone:
         state = {**params, **dict.fromkeys(self._keys, keys)}
         if self.expands:
             x = tree_map(lambda t: t.unsqueeze(1).expand(-1, shape.models, *t.shape[1:]).flatten(0, 1), x)  # [A M, B]
-        found: Tensor = call_with(self._network, state, tree_map(lambda t: t.flatten(0, 1), x))  # [A M B, ...]
-        return found.unflatten(0, shape)
+        result: Tensor = call_with(self._network, state, tree_map(lambda t: t.flatten(0, 1), x))  # [A M B, ...]
+        return result.unflatten(0, shape)
 
 
 class StackedMixture(StackedBackbone):

@@ -162,8 +162,8 @@ class VmapEngine(Engine):
         keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
         if self._stacked.draws:
             keys = fold(keys, torch.arange(n_models, device=keys.device))
-        alone = keys.numel() == 1 and not isinstance(self._stacked, StackedMixture)
-        if n_models not in self._trusted and not alone:
+        single = keys.numel() == 1 and not isinstance(self._stacked, StackedMixture)
+        if n_models not in self._trusted and not single:
             tensors = {**state["buffers"], **state["params"]}
             if not self._stacked.agrees(step.backbone, tensors, batch.x, keys):
                 raise _Disagrees

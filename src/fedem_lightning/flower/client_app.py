@@ -90,14 +90,14 @@ def score(message: Message, context: Context) -> Message:
         algorithm.personalize_clients(federation, FIRST)
     _, personal = next(models_scored(algorithm, federation, FIRST, FIRST))
     measures = scores_of(personal, federation)
-    found: dict[str, Any] = {f"{split}/{m}": value for split, part in measures.items() for m, value in part.items()}
-    found |= {f"{split}/size": int(federation.splits[split].counts().sum()) for split in SPLITS}
+    result: dict[str, Any] = {f"{split}/{m}": value for split, part in measures.items() for m, value in part.items()}
+    result |= {f"{split}/size": int(federation.splits[split].counts().sum()) for split in SPLITS}
     columns = personal.columns if isinstance(personal, OwnModels) else {}
-    found |= {f"column/{name}": float(columns[name][0]) for name in scored_columns(algorithm)}
+    result |= {f"column/{name}": float(columns[name][0]) for name in scored_columns(algorithm)}
     if "model" in context.node_config and algorithm.schema is not None:  # `algorithm_of` has prepared it
         models = ClientModels((algorithm.schema.name(0),), personal, algorithm.schema)
         write_clients(Path(str(context.node_config["model"])), models)
-    return Message(RecordDict({"scores": MetricRecord(found)}), reply_to=message)
+    return Message(RecordDict({"scores": MetricRecord(result)}), reply_to=message)
 
 
 def algorithm_of(content: RecordDict, context: Context, federation: Federation) -> FederatedAlgorithm:
@@ -137,10 +137,10 @@ def load_client(
     arrays = read_npz(path, ("x", "y", "split"))
     missing = [key for key in ("x", "y") if key not in arrays]
     require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
-    x, y, alone, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
+    x, y, single, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
     options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
     options["standardize_targets"] = False  # clients do not know each other's targets
-    return FederatedDataModule.from_arrays(x, y, alone, names=np.array([name]), **options).federation
+    return FederatedDataModule.from_arrays(x, y, single, names=np.array([name]), **options).federation
 
 
 def federation_of(context: Context) -> Federation:

@@ -40,10 +40,10 @@ class FlowerClients:
     def check(self, algorithm: FederatedAlgorithm) -> None:
         """Raises UserError if the method, or an option, does not run under Flower."""
         kind = type(algorithm).__name__
-        alone = (
+        single = (
             f"algorithm: with these options {kind} needs all clients in one process, so it does not run under Flower"
         )
-        require(not algorithm.one_process, alone)
+        require(not algorithm.one_process, single)
         require(algorithm.compression is None, "compression: Flower's clients send whole updates, leave it out")
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "FlowerUpdates":
@@ -73,7 +73,7 @@ class FlowerClients:
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients give themselves; NaN for one that gives none, which a warning names."""
         n, measures = len(clients), federation.task.measures
-        found = Scores(
+        result = Scores(
             {split: {measure: np.full(n, np.nan) for measure in measures} for split in SPLITS},
             {name: np.full(n, np.nan) for name in scored_columns(algorithm)},
             {split: np.full(n, np.nan) for split in SPLITS},
@@ -82,16 +82,16 @@ class FlowerClients:
         replies = self.ask(algorithm, federation, MessageType.EVALUATE, clients.tolist(), round_)
         for row, t in enumerate(clients.tolist()):
             try:
-                take_scores(content_of(replies.get(t)), found, row, self.known[t].n_train)
+                take_scores(content_of(replies.get(t)), result, row, self.known[t].n_train)
             except Refused as refused:
                 self.started.discard(t)
                 missing.append(f"{self.known[t].name} ({refused.reason}{f': {refused}' if str(refused) else ''})")
         if not missing:
-            return found._replace(sizes={split: sizes.astype(np.int64) for split, sizes in found.sizes.items()})
+            return result._replace(sizes={split: sizes.astype(np.int64) for split, sizes in result.sizes.items()})
         who = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
         what = f"{len(missing)} of {n} clients gave no scores, which the means leave out: {who}"
         warnings.warn(f"evaluation after round {round_}: {what}", stacklevel=2)
-        return found
+        return result
 
 
 class FlowerUpdates:

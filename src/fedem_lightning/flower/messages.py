@@ -95,7 +95,7 @@ def content_of(reply: Message | None) -> RecordDict:
 
 def tensors_in(content: RecordDict, key: str, like: Models, *dtypes: torch.dtype) -> Models:
     """The tensors of a record, which have the names, shapes and dtypes (or one of `dtypes`) of `like`."""
-    record, found = _record(content, key, ArrayRecord), {}
+    record, result = _record(content, key, ArrayRecord), {}
     _expect(record.keys() == like.keys(), f"{key}: other tensors than asked for")
     for name, rows in like.items():
         try:
@@ -107,8 +107,8 @@ def tensors_in(content: RecordDict, key: str, like: Models, *dtypes: torch.dtype
         _expect(fits, f"{name}: expected {wanted}, got {given}")
         if tensor.is_floating_point() and not bool((tensor.abs() <= LARGEST).all()):
             raise Refused(f"{name}: not finite, or above {LARGEST:g}", NOT_FINITE)
-        found[name] = tensor
-    return found
+        result[name] = tensor
+    return result
 
 
 def update_in(content: RecordDict, form: Update, n_train: int) -> Update:
@@ -126,21 +126,21 @@ def update_in(content: RecordDict, form: Update, n_train: int) -> Update:
 
 def sums_in(content: RecordDict, n_train: int) -> dict[str, tuple[float, int]]:
     """The sum and the number of values of each mean of metrics.csv."""
-    found = {}
+    result = {}
     for name, pair in _record(content, "sums", MetricRecord).items():
         fits = isinstance(pair, list) and len(pair) == 2 and all(abs(value) <= LARGEST for value in pair)
         _expect(fits and 0 <= pair[1] <= n_train, "sums: expected a sum and a number of samples")
-        found[name] = (float(pair[0]), int(pair[1]))
-    return found
+        result[name] = (float(pair[0]), int(pair[1]))
+    return result
 
 
-def take_scores(content: RecordDict, found: Scores, row: int, n_train: int) -> None:
+def take_scores(content: RecordDict, result: Scores, row: int, n_train: int) -> None:
     """Writes a client's scores on each split into its row; Refused: nothing was written."""
     record = _record(content, "scores", MetricRecord)
     single = all(isinstance(value, int | float) for value in record.values())
-    parts = {f"{split}/{measure}": rows for split, part in found.measures.items() for measure, rows in part.items()}
-    parts |= {f"{split}/size": rows for split, rows in found.sizes.items()}
-    parts |= {f"column/{name}": rows for name, rows in found.columns.items()}
+    parts = {f"{split}/{measure}": rows for split, part in result.measures.items() for measure, rows in part.items()}
+    parts |= {f"{split}/size": rows for split, rows in result.sizes.items()}
+    parts |= {f"column/{name}": rows for name, rows in result.columns.items()}
     _expect(single and record.keys() == parts.keys(), "scores: other numbers than asked for")
     for key in parts:
         (split, measure), value = key.split("/"), record[key]
@@ -160,25 +160,25 @@ def description_in(content: RecordDict) -> Described:
     record = _record(content, "client", ConfigRecord)
     kinds = Described.__annotations__
     _expect({key: type(value) for key, value in record.items()} == kinds, f"client: expected {', '.join(kinds)}")
-    found = Described(**{key: record[key] for key in kinds})
-    named = found.name == one_line(found.name)[:200] != ""
-    _expect(named and found.place >= -1 and 0 < found.n_train <= LARGEST, "client: expected a name and samples")
+    result = Described(**{key: record[key] for key in kinds})
+    named = result.name == one_line(result.name)[:200] != ""
+    _expect(named and result.place >= -1 and 0 < result.n_train <= LARGEST, "client: expected a name and samples")
     try:
-        schema_of([found])
+        schema_of([result])
     except Exception as error:  # whatever a wrong form makes the classes of a schema raise
         raise Refused(f"form: {first_line(error)}") from None
-    return found
+    return result
 
 
-def schema_of(found: list[Described]) -> Schema:
+def schema_of(result: list[Described]) -> Schema:
     """The schema of clients whose samples have the form of the first one's."""
-    form: dict[str, Any] = json.loads(found[0].form)
+    form: dict[str, Any] = json.loads(result[0].form)
     target = form["task"]["_target_"]  # what the server makes of a description, and nothing else
     kind: Any = getattr(tasks, target.rpartition(".")[2], None)
     is_task = isinstance(kind, type) and target == f"{kind.__module__}.{kind.__name__}"
     _expect(is_task and json.dumps(form["task"]).count("_target_") == 1, "form: no task")
-    n_train = torch.tensor([one.n_train for one in found])
-    return Schema.from_state({**form, "seen": n_train > 0, "n_train": n_train, "names": [one.name for one in found]})
+    n_train = torch.tensor([one.n_train for one in result])
+    return Schema.from_state({**form, "seen": n_train > 0, "n_train": n_train, "names": [one.name for one in result]})
 
 
 def _record(content: RecordDict, key: str, kind: type) -> Any:

@@ -94,16 +94,19 @@ class JoinedClients(FederatedDataModule):
         end = time.monotonic() + patience
         while len(nodes := sorted(grid.get_node_ids())) < n_clients and time.monotonic() < end:
             time.sleep(1.0)
-        found, refused = _described(grid, nodes, deadline)
-        lines = [f"{len(found)} of {n_clients} were there after {patience:g} seconds", *refused]
-        require(len(found) >= max(1, n_clients), f"clients: {'; '.join(lines)}")
-        for line in (*refused, *(f"client {one.name}: {one.n_train} training samples" for one in found.values())):
+        result, refused = _described(grid, nodes, deadline)
+        lines = [f"{len(result)} of {n_clients} were there after {patience:g} seconds", *refused]
+        require(len(result) >= max(1, n_clients), f"clients: {'; '.join(lines)}")
+        for line in (*refused, *(f"client {one.name}: {one.n_train} training samples" for one in result.values())):
             print(line, flush=True)
-        schema = schema_of(list(found.values()))
+        schema = schema_of(list(result.values()))
         kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
         none, samples = torch.zeros(0, dtype=torch.int64), schema.samples_of(np.zeros((0, *schema.raw_shape), kind))
         super().__init__(federation_of(schema, samples, none, none, ()))
-        self.remote, self.own_files = FlowerClients(grid, found, deadline), any(one.place < 0 for one in found.values())
+        self.remote, self.own_files = (
+            FlowerClients(grid, result, deadline),
+            any(one.place < 0 for one in result.values()),
+        )
 
 
 def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int, Described], list[str]]:
@@ -113,17 +116,17 @@ def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int,
     """
     messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=deadline) for node in nodes]
     replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(messages, timeout=deadline)}
-    found, refused = dict[int, Described](), list[str]()
+    result, refused = dict[int, Described](), list[str]()
     for node in nodes:
         try:
-            found[node] = description_in(content_of(replies.get(node)))
+            result[node] = description_in(content_of(replies.get(node)))
         except Refused as error:
             refused.append(f"node {node} is refused: {error.reason}{f': {error}' if str(error) else ''}")
-    forms, names = (Counter(getattr(one, key) for one in found.values()) for key in ("form", "name"))
+    forms, names = (Counter(getattr(one, key) for one in result.values()) for key in ("form", "name"))
     usual = max(forms, key=forms.__getitem__, default="")
-    for node, one in list(found.items()):
+    for node, one in list(result.items()):
         if one.form != usual or names[one.name] > 1:
             why = "its samples have another form than most clients'" if one.form != usual else "two have this name"
             refused.append(f"client {one.name} is refused: {why}")
-            del found[node]
-    return dict(sorted(found.items(), key=lambda item: item[1])), refused
+            del result[node]
+    return dict(sorted(result.items(), key=lambda item: item[1])), refused

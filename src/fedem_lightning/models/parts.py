@@ -1,7 +1,7 @@
 """Parts of a network: body and head, which are found in a forward pass, and normalisation layers."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -146,11 +146,6 @@ def _ends(outputs: Any) -> set[int]:
         seen |= waiting
         waiting = {following for node in waiting for following, _ in node.next_functions} - seen - {None}
     return {id(node.variable) for node in seen if hasattr(node, "variable")}
-
-
-def share_of_bytes(network: nn.Module, names: Collection[str]) -> float:
-    """The named tensors' bytes, as a share of those of one model (`model_bytes`)."""
-    return sum(t.nbytes for name, t in model_state(network).items() if name in names) / model_bytes(network)
 
 
 def normalization_tensors(network: nn.Module) -> set[str]:

@@ -78,8 +78,8 @@ def logged_arguments(algorithm: Method) -> dict[str, Any]:
     made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
     chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
     given = arguments_with_defaults(algorithm)
-    found: dict[str, Any] = recipe({"algorithm": type(algorithm).__name__, **given, **made, **chosen})
-    return found
+    result: dict[str, Any] = recipe({"algorithm": type(algorithm).__name__, **given, **made, **chosen})
+    return result
 
 
 def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
@@ -88,10 +88,10 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     UserError: the file is not an intact checkpoint of this package.
     """
     try:
-        found = regular(path).stat()
+        result = regular(path).stat()
     except OSError as error:
         raise UserError(f"{key}: {path} is no intact checkpoint ({error.strerror})") from error
-    intact = _is_intact(path, found.st_ino, found.st_size, found.st_mtime_ns)
+    intact = _is_intact(path, result.st_ino, result.st_size, result.st_mtime_ns)
     require(intact, f"{key}: {path} is no intact checkpoint (its content and its checksums disagree)")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -176,14 +176,14 @@ def check_tensors(checkpoint: dict[str, Any], model: Method, file: str = "the ch
     written_by = _written_by(checkpoint)
     saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
     other = written_by == "FedALA" and "served.written" not in saved
-    said = "is of an older version, whose FedALA served the model before the newest aggregate; train it again"
-    require(not other, f"ckpt_path: {file} {said}")
+    message = "is of an older version, whose FedALA served the model before the newest aggregate; train it again"
+    require(not other, f"ckpt_path: {file} {message}")
     for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
         before, now = (_shape(t, name) for t in (saved, mine))
-        said = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"
+        message = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"
         if written_by not in ("", kind):
-            said = f"was written by {written_by}, and {kind} cannot go on from it; resume with {written_by}"
-        require(before == now, f"ckpt_path: {file} {said}")
+            message = f"was written by {written_by}, and {kind} cannot go on from it; resume with {written_by}"
+        require(before == now, f"ckpt_path: {file} {message}")
 
 
 def _shape(saved: dict[str, torch.Tensor], name: str) -> tuple[int, ...] | None:

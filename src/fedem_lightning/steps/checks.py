@@ -85,11 +85,11 @@ def check_robustness(algorithm: Method, federation: Federation) -> None:
 
 def check_released(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
-    alone = f"aggregation: {type(algorithm.aggregation).__name__} adds noise to the mean of updates alone"
+    single = f"aggregation: {type(algorithm.aggregation).__name__} adds noise to the mean of updates alone"
     for part in (algorithm, algorithm.adaptation, *algorithm.networks.values()):
-        more = f"{alone}, but by {type(part).__name__} more may leave clients (private_ok, see docs/privacy.md)"
+        more = f"{single}, but by {type(part).__name__} more may leave clients (private_ok, see docs/privacy.md)"
         require(part is None or part.private_ok, more)
-    require(not federation.released, f"{alone}, but the data also release {', '.join(federation.released)}")
+    require(not federation.released, f"{single}, but the data also release {', '.join(federation.released)}")
 
 
 def check_everybody_trains(algorithm: Method, federation: Federation) -> None:
@@ -137,8 +137,8 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
         floats = isinstance(x, dict) or x.is_floating_point()
         hint = "" if floats else "; x are whole numbers, which stay so: give floats if the network needs them"
         shape = federation.in_shape
-        said = f"backbone: it does not take samples of shape {shape} for {kind} ({reason}){hint}"
-        raise UserError(said) from error
+        line = f"backbone: it does not take samples of shape {shape} for {kind} ({reason}){hint}"
+        raise UserError(line) from error
     finally:
         backbone.train(was_training)
     check_body(backbone, federation.samples, index)

@@ -88,8 +88,8 @@ def federation_of(
     T + K, and its split, 0 train, 1 val, 2 test, int64 [n].
     """
     n_clients = schema.n_clients + len(names)
-    found = splits_by_client(clients.numpy(), split.numpy(), n_clients)
-    splits = {n: Remembered(s.index, s.offsets, torch.zeros(n_clients, dtype=torch.int64)) for n, s in found.items()}
+    result = splits_by_client(clients.numpy(), split.numpy(), n_clients)
+    splits = {n: Remembered(s.index, s.offsets, torch.zeros(n_clients, dtype=torch.int64)) for n, s in result.items()}
     known = splits["train"].n_known
     known[: schema.n_clients] = schema.n_train
     known[clients.unique()] = 0

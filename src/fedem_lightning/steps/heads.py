@@ -28,14 +28,18 @@ def use_computed_head(algorithm: Method, federation: Federation, begun: bool = F
     if algorithm.remote is None:
         check_fit(network, federation)  # it says best what does not fit
     made_last = split_body_head(network, key=key)
-    found = split_body_head(network, key=key, x=one_sample(federation, network))
-    if found == made_last:
+    result = split_body_head(network, key=key, x=one_sample(federation, network))
+    if result == made_last:
         return
-    named: Any = rf"^{re.escape(owner(found.head[0]))}\."
+    named: Any = rf"^{re.escape(owner(result.head[0]))}\."
     if key == "shared":
-        named = [name for name in trained_parameters(network) if name in found.body]
-    told = f"{key}: the outputs come from {', '.join(found.head)}, but the model has taken {', '.join(made_last.head)}"
-    require(not begun and not algorithm.statistics.rounds, f"{told}; make it anew, with {key}={named!r}, and train it")
+        named = [name for name in trained_parameters(network) if name in result.body]
+    reason = (
+        f"{key}: the outputs come from {', '.join(result.head)}, but the model has taken {', '.join(made_last.head)}"
+    )
+    require(
+        not begun and not algorithm.statistics.rounds, f"{reason}; make it anew, with {key}={named!r}, and train it"
+    )
     networks = iter([copied(users_network(component)) for component in algorithm.components])
     made_with, like = algorithm.made_with, next(algorithm.components.parameters())
     arguments: dict[str, Any] = {**made_with, key: named, "backbone": lambda: next(networks)}

@@ -51,8 +51,8 @@ def curve_scores(algorithm: Method, federation: Federation) -> dict[str, float]:
         if algorithm.personalizes_seen:
             _personalize(algorithm, federation, scored_clients(algorithm, federation))
         splits = SPLITS if training else ("train", "val")
-        found = score(algorithm, federation, scored_clients(algorithm, federation))
-        metrics = curve_metrics(algorithm, federation, found, splits)
+        result = score(algorithm, federation, scored_clients(algorithm, federation))
+        metrics = curve_metrics(algorithm, federation, result, splits)
         return metrics | mixture_metrics(algorithm, federation) if training else metrics
 
 

@@ -98,8 +98,8 @@ class TrainedModel:
         """
         algorithm, schema = self.algorithm, self.schema
         if lost := schema.lost_augmentation:
-            said = "with which clients trained, and a file cannot say how it is made"
-            warnings.warn(f"augmentation: new clients train without {lost}, {said}", stacklevel=2)
+            message = "with which clients trained, and a file cannot say how it is made"
+            warnings.warn(f"augmentation: new clients train without {lost}, {message}", stacklevel=2)
         clients: list[int] = []
         new: list[str] = []
         for name in names:
