@@ -1,8 +1,9 @@
 """Errors in the user's input: the command line shows one readable line without a traceback, and exits with code 2."""
 
+import difflib
 import numbers
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -66,6 +67,12 @@ def imported(package: str, extra: str, key: str) -> Any:
 def installs(extra: str) -> str:
     """The command that installs an extra; the package is on no index."""
     return f'in the clone of fedem-lightning: pip install -e ".[{extra}]"'
+
+
+def meant(name: object, there: Iterable[object]) -> str:
+    """The end of a line about an unknown name: the nearest of those that are there, if one is near."""
+    near = difflib.get_close_matches(str(name), [str(one) for one in there], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def given(value: Any) -> str:

@@ -1,6 +1,5 @@
 """Names that come with data, of clients, classes, domains, columns and arrays: what they may be, how they are shown."""
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -16,12 +15,6 @@ def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list
         twice = [shown(name) for name, n in Counter(names).items() if n > 1]
         require(not twice, f"{what}: expected different names, got {listed(twice)} twice")
     return list(names)
-
-
-def meant(name: object, there: Iterable[object]) -> str:
-    """The end of a line about an unknown name: the nearest of those that are there, if one is near."""
-    near = difflib.get_close_matches(str(name), [str(one) for one in there], n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def shown(name: str) -> str:

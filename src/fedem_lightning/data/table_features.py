@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import StandardScaler
 
-from fedem_lightning.data.names import checked_names, listed, meant
-from fedem_lightning.errors import UserError, of_a_file, require
+from fedem_lightning.data.names import checked_names, listed
+from fedem_lightning.errors import UserError, meant, of_a_file, require
 
 Kind = Literal["number", "category"]
 Fill = Literal["median"]

@@ -18,11 +18,11 @@ import pyarrow.parquet
 from fedem_lightning.data.arrays import as_array
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import reading
-from fedem_lightning.data.names import checked_names, listed, meant
+from fedem_lightning.data.names import checked_names, listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.own_splits import warn_of_random_split
 from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
-from fedem_lightning.errors import require
+from fedem_lightning.errors import meant, require
 from fedem_lightning.records import SPLITS
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Column, Columns

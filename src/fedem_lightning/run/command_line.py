@@ -21,7 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.errors import UserError, installs, one_line, require
+from fedem_lightning.errors import UserError, installs, meant, one_line, require
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, choices, method_of_peers, nearest
 from fedem_lightning.startup import is_worker_rank
 
@@ -34,8 +34,8 @@ def check_words(words: Sequence[str]) -> None:
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        near = difflib.get_close_matches(message.rpartition(" ")[2], parser._option_string_actions, n=1)
-        raise UserError(f"{message}; " + (f"did you mean {near[0]}?" if near else "--help lists options"))
+        near = meant(message.rpartition(" ")[2], parser._option_string_actions)
+        raise UserError(f"{message}{near or '; --help lists options'}")
 
     parser.error = refuse  # type: ignore[method-assign]
     typed = parser.parse_args([*words]).overrides

@@ -4,10 +4,9 @@ What a setting may be is said by the annotations of the constructor that takes i
 that cost nothing, such as optimisers and an adaptation, are made once, so that their constructors speak early, too.
 """
 
-import difflib
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.algorithms.warm_up import Initialization
 from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
-from fedem_lightning.errors import UserError, given, one_line, require
+from fedem_lightning.errors import UserError, given, meant, one_line, require
 from fedem_lightning.run.commands import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
 from fedem_lightning.settings.keys import GROUPS, HANDED, LOOKS, NAMED, NEEDED, flatten, shipped
@@ -66,21 +65,15 @@ def check_configuration(config: DictConfig) -> None:
     written = OmegaConf.to_yaml(config, resolve=False)
     known = _reads(f"{written}{shipped('algorithm')}{shipped('adaptation')}")
     for key, value in flatten({part: values[part] for part in ("learning_rates", "method_settings")}).items():
-        require(key in known, f"{key}: no such key{_meant(key, known)}")
+        require(key in known, f"{key}: no such key{meant(key, known)}")
         if key.startswith("learning_rates."):
             AllowedValues(Positive | None).check(key, value)
     AllowedValues(_COLOUR).check("algorithm.color", (values.get("algorithm") or {}).get("color"))
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
-        meant = _meant(str(key), [*_OWN, *GROUPS, "experiment"])
-        require(read is not None, f"{key}: nothing reads this key{meant}")
+        require(read is not None, f"{key}: nothing reads this key{meant(key, [*_OWN, *GROUPS, 'experiment'])}")
     for group in GROUPS:
         check_group(group, values.get(group))
-
-
-def _meant(word: str, words: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _reads(text: str) -> list[str]:
@@ -110,7 +103,7 @@ def _check_part(key: str, part: dict[str, Any]) -> None:
         if name.startswith("_") or (key == "backbone" and value is None) or path in LOOKS:
             continue  # a null of the backbone's is for the data to say
         taken, kind = name not in handed and (takes.open or name in known), part["_target_"].rpartition(".")[2]
-        require(taken, f"{path}: {kind} takes no such argument{_meant(name, known.keys() - {*handed})}")
+        require(taken, f"{path}: {kind} takes no such argument{meant(name, known.keys() - {*handed})}")
         if not _check_within(path, value) and name in known:
             known[name].check(path, value)
     if key.startswith(_CHEAP):

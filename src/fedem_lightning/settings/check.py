@@ -1,7 +1,6 @@
 """Checks values against annotations, one set of rules for configurations and for Python."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import re
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedem_lightning.errors import UserError, given
+from fedem_lightning.errors import UserError, given, meant
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""
@@ -44,11 +43,10 @@ class AllowedValues:
         says = dict.fromkeys(words or [re.sub("^(Input|Value) should (be |have )?", "", error) for error in errors])
         text = re.sub(r"\b(greater|less) than", r"a number \1 than", " or ".join(says), count=1)
         choices = re.findall(r"'([^']+)'", text)
-        near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         named = isinstance(value, type) and any(f"instance of {kind.__name__}" in text for kind in value.__mro__)
         made = f"; give an object, {value.__name__}(...)" if named else ""
-        meant = f"; did you mean {near[0]}?" if near else made
-        raise UserError(f"{key}: expected {text}, got {given(value)}{meant}")
+        near = meant(value, choices) if isinstance(value, str) else made
+        raise UserError(f"{key}: expected {text}, got {given(value)}{near}")
 
     def _errors(self, value: Any) -> list[str]:
         """What pydantic says of a value; nothing of one that is allowed."""
