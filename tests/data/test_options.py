@@ -21,7 +21,6 @@ from fedem_lightning import (
     TextDataModule,
     TorchDataModule,
 )
-from fedem_lightning.data import Dealing, HoldOut, OwnSplitting, Shift, TaskOptions
 from fedem_lightning.settings.check import parameters
 
 HELD_OUT = "unseen_fraction unseen seed"
@@ -54,19 +53,6 @@ def test_the_keywords_of_a_data_module(kind: Any) -> None:
     needed = [name for name, setting in known.items() if setting.default is inspect.Parameter.empty]
     with pytest.raises(TypeError, match="unexpected keyword argument 'shards'"):
         kind(**dict.fromkeys(needed, "mnist"), shards=2)
-
-
-def test_an_option_has_the_same_range_and_default_everywhere() -> None:
-    """Except for the task of a table, which its labels say."""
-    groups: tuple[Any, ...] = (TaskOptions, Dealing, OwnSplitting, HoldOut, Shift)
-    shared = {name: setting for group in groups for name, setting in parameters(group).known.items()}
-    own: dict[Any, tuple[str, ...]] = {TableDataModule: ("task",), TextDataModule: ("n_clients",)}
-    folders = (FolderDataModule, PFLlibDataModule)
-    own_kinds = (NpzDataModule, TableDataModule, TorchDataModule, *folders, FederatedDataModule.from_arrays)
-    for kind in (ImageDataModule, TextDataModule, *own_kinds):
-        for name, setting in parameters(kind).known.items():
-            if name in shared and name not in own.get(kind, ()):
-                assert (setting.hint, setting.default) == (shared[name].hint, shared[name].default), (kind, name)
 
 
 def test_all_options_are_recorded_whether_given_or_not(tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from numpy.testing import assert_allclose
 from fedem_lightning import (
     FedEM,
     Local,
-    NpzDataModule,
-    TableDataModule,
-    TorchDataModule,
     evaluate,
     load,
     load_clients,
@@ -75,17 +72,6 @@ def test_shift_and_scale_are_those_of_training_rows_of_clients_that_train() -> N
     assert_allclose([several.shift[1:], several.scale[1:]], [[7, 0], [1, 1]])
     raw = shops(standardize_targets=False)
     assert (task_of(raw), raw.federation.released) == (Regression(), ())
-
-
-def test_every_reader_standardises(tmp_path: Path) -> None:
-    wanted = task_of(shops())
-    np.savez(tmp_path / "shops.npz", x=X, y=SALES, client=client_of, split=split_of)
-    assert task_of(NpzDataModule(tmp_path / "shops.npz", task="regression")) == wanted
-    frame = pd.DataFrame(X).set_axis(["a", "b", "c"], axis=1).assign(client=client_of, y=SALES, part=split_of)
-    frame.to_parquet(tmp_path / "shops.parquet")
-    assert task_of(TableDataModule(tmp_path / "shops.parquet", "y", "client", split="part")) == wanted
-    train, test = ({c: (X[k & (client_of == c)], SALES[k & (client_of == c)]) for c in set(client_of)} for k in PARTS)
-    assert_allclose(task_of(TorchDataModule(train, test, task="regression")).scale, wanted.scale)
 
 
 @pytest.mark.parametrize("kind", [FedEM, Local])

@@ -10,9 +10,7 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import (
     DensityDataModule,
-    Digits,
     FederatedDataModule,
-    ImageDataModule,
     NpzDataModule,
     SyntheticMixture,
     TextDataModule,
@@ -63,18 +61,10 @@ def npz(folder: Path, **options: Any) -> FederatedDataModule:
     return NpzDataModule(folder / "mine.npz", **options)
 
 
-def images(folder: Path, **options: Any) -> FederatedDataModule:
-    labels: dict[str, Any] = {"y": np.arange(30) % 4, "client": np.arange(30) % 3}
-    np.savez(folder / "mine.npz", x=np.zeros((30, 28, 28), np.uint8), names=["f1_2", "f3_4", "f5_6"], **labels)
-    return ImageDataModule("femnist", path=folder / "mine.npz", **options)
-
-
 SETS = {
     "text": (text, "play/GHOST"),
     "npz": (npz, "b"),
-    "images": (images, "f3_4"),
     "arrays": (lambda folder, **options: make_data(**options), "2"),
-    "digits": (lambda folder, **options: Digits(n_clients=4, **options), "3"),
     "density": (lambda folder, **options: DensityDataModule(n_clients=4, n_symbols=9, **options), "1"),
     "synthetic": (lambda folder, **o: SyntheticMixture(n_clients=3, dimension=2, test_size=5, **o), "0"),
 }
