@@ -14,7 +14,7 @@ from helpers.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
 SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
-FILES = ("my_ditto.py", "test_my_ditto.py", "my_pulled_head.py", "test_my_pulled_head.py")
+FILES = ("my_ditto.py", "test_my_ditto.py", "my_held_head.py", "test_my_held_head.py")
 pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in a checkout")
 
 
@@ -55,7 +55,7 @@ def test_the_rate_of_a_method_from_outside(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's, of a Trainer whose loggers a user left alone
-@pytest.mark.parametrize(("file", "n_tests"), [("test_my_ditto", 3), ("test_my_pulled_head", 1)])
+@pytest.mark.parametrize(("file", "n_tests"), [("test_my_ditto", 3), ("test_my_held_head", 1)])
 def test_the_checks_of_a_method_from_outside(file: str, n_tests: int, project: Path) -> None:
     checks = importlib.import_module(file)
     names = [name for name in dir(checks) if name.startswith("test_")]
