@@ -20,6 +20,7 @@ from fedem_lightning import (
     load,
     load_clients,
 )
+from fedem_lightning.evaluation.scores import scored_models
 from fedem_lightning.models.client_model import client_model
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
@@ -93,7 +94,7 @@ def test_an_unseen_client_gets_the_model_of_the_test(row: Row, tmp_path: Path) -
     for key, tensor in again.state_dict().items():
         torch.testing.assert_close(tensor, before[key], rtol=0, atol=0, equal_nan=True)
     model.trainer.test(model, data, verbose=False)
-    scored = model.scored_models(federation.block(torch.tensor([unseen]), "train"))
+    scored = scored_models(model, federation.block(torch.tensor([unseen]), "train"))
     expected = client_model(scored, again.schema, "expected")
     torch.testing.assert_close(ours(stored(data.federation).x), expected(stored(data.federation).x), rtol=0, atol=1e-15)
 

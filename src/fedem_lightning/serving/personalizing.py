@@ -50,6 +50,9 @@ def personalize(chosen: argparse.Namespace) -> None:
     write_clients(chosen.out, models)
     n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
     print(f"{kind}: {n}; written: {chosen.out}")
+    places = {name: schema.place(name) for name in rows.names if rows.split is None}
+    if held_out := [name for name, place in places.items() if place is not None and not schema.seen[place]]:
+        print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
     if idle := int((n_train == 0).sum()):
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
     if tested is not None:
