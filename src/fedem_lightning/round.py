@@ -13,7 +13,7 @@ from fedem_lightning.aggregation import Collector, Means, RoundContext, Update
 from fedem_lightning.client_updates import ClientUpdates, UpdateSource
 from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import NoUpdateLeft, require
+from fedem_lightning.errors import NoUpdateLeft, UserError, require
 from fedem_lightning.history import Round, RoundMetrics
 from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
@@ -36,12 +36,14 @@ class Counted:
         if update.stream is not None:
             self.streams |= set(update.stream.unique().tolist())
 
-    def of_all(self, processes: Processes) -> Transmission:
-        """What each client has received and sent in all processes; nothing if no update came."""
-        parts = processes.gather((self.sent, self.streams))
-        sent = next((sent for sent, _ in parts if sent is not None), Transmission(0, 0))
-        streams = set[int]().union(*(streams for _, streams in parts))
-        return sent._replace(streams=len(streams)) if streams else sent
+    def combine(self, processes: Processes, failure: UserError | None) -> None:
+        """Adds what clients of other processes have received and sent; raises what ended the updates in any of them."""
+        parts = processes.gather((self.sent, self.streams, failure and str(failure)))
+        for line in (line for *_, line in parts if line):
+            raise failure or UserError(line)
+        self.sent = next((sent for sent, *_ in parts if sent is not None), Transmission(0, 0))
+        self.streams = set[int]().union(*(streams for _, streams, _ in parts))
+        self.sent = self.sent._replace(streams=len(self.streams)) if self.streams else self.sent
 
 
 def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
@@ -62,8 +64,8 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     algorithm.server.end(type(algorithm).__name__, means is not None)
     work = work_of(algorithm.local.work, drawn).to(drawn.device)
     processes.sum([work])
-    sent = counted.of_all(processes)
-    count_traffic(algorithm, algorithm.traffic or sent, drawn, met, len(cohort), work, round_)
+    sent = algorithm.traffic or counted.sent or Transmission(0, 0)
+    count_traffic(algorithm, sent, drawn, met, len(cohort), work, round_)
     statistics.stragglers += len(drawn) - int(met.sum())
     rejected = count_rejections(algorithm, round_, silent, rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
@@ -116,16 +118,21 @@ def train_clients(
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     remote = algorithm.remote
     source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
-    for clients, update in source.updates(federation, mine):
-        if update is None:
-            continue
-        counted.add(algorithm, update)
-        attacks = torch.isin(clients, faulty)  # [C]
-        if faults is not None and faults.corrupts and attacks.any():
-            update = faults.corrupted(update, attacks, parameters)
-        finite = collector.add(update, clients)
-        if not finite.all():
-            algorithm.round_metrics.reject(clients[~finite])
+    failure: UserError | None = None
+    try:
+        for clients, update in source.updates(federation, mine):
+            if update is None:
+                continue
+            counted.add(algorithm, update)
+            attacks = torch.isin(clients, faulty)  # [C]
+            if faults is not None and faults.corrupts and attacks.any():
+                update = faults.corrupted(update, attacks, parameters)
+            finite = collector.add(update, clients)
+            if not finite.all():
+                algorithm.round_metrics.reject(clients[~finite])
+    except UserError as error:  # the other processes have to know
+        failure = error
+    counted.combine(processes, failure)
     rejections = _meet(algorithm, collector, processes)
     _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
     processes.exchange_rows(algorithm.states.rows(own=False), shares)
