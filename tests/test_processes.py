@@ -197,14 +197,26 @@ def test_a_sweep_over_two_processes(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sweep"]
 
 
+RAISES = """from fedem_lightning import FedAvg
+class Raises(FedAvg):
+    def client_update(self, batch, round_):
+        if 1 in batch.clients:
+            raise ArithmeticError("why")
+        return super().client_update(batch, round_)
+"""
+
+
 @pytest.mark.slow  # of the default tests, one of stops ends two processes
-def test_mistakes_end_all_processes(tmp_path: Path) -> None:
-    command = command_line("trainer.max_epochs=2", "algorithm.client_optimizer.lr=1e38", "run_dir=diverged")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+@pytest.mark.parametrize("wrong", ["algorithm.client_optimizer.lr=1e38", "algorithm._target_=raises.Raises"])
+def test_mistakes_end_all_processes(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(RAISES)
+    command = command_line("algorithm=fedavg", "trainer.max_epochs=2", wrong, "run_dir=wrong")
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
-    assert "diverged" in errors[0]
+    assert "diverged" in errors[0] or "failed in the update of round 1: ArithmeticError: why" in errors[0]
 
 
 def test_clients_are_dealt_evenly_and_each_one_once() -> None:
