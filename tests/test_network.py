@@ -1,5 +1,6 @@
 """Simulated time: equations by hand, determinism, the deadline, and what every method puts on the air."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def times_of(network: Network, n_clients: int, round_: int, seed: int = 0) -> to
 ROUND: Any = (torch.arange(20), torch.ones(20), 0, 0)  # clients, work, seed, number
 
 
-def times(networks: dict[str, Network], sent: Traffic) -> dict[str, float]:
+def times(networks: Mapping[str, Network], sent: Traffic) -> dict[str, float]:
     """Of the round, in which those train who meet the deadline."""
     clients, work, *which = ROUND
     return times_of_round(networks, clients, work, in_time(networks, *ROUND), sent, *which)

@@ -101,7 +101,9 @@ def results(devices: int, which: str) -> dict[str, dict[str, Tensor]]:
         found[name] = model.state_dict() | {
             "metrics": torch.tensor([metrics[key] for key in sorted(metrics)]),
             "test loss": torch.tensor(table.test_loss.fillna(-1).to_numpy()),
-            "rejected": torch.tensor([entry[:2] for entry in model.statistics.rejections.log]),
+            "rejected": torch.tensor(
+                [[entry["client"], entry["rounds"]] for entry in model.statistics.rejections.by_client]
+            ),
             "sent": torch.tensor([model.statistics.up_bytes, model.statistics.down_bytes]),
             "samples": torch.from_numpy(model.tested.samples.arrays()["values"]),
             "lambda": torch.tensor(table.get("lambda", table.n_test).to_numpy()),
