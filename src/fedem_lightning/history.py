@@ -1,4 +1,4 @@
-"""Round history: costs and metrics of a run's rounds, and the observer of their progress."""
+"""Round history: costs, metrics and rejected updates of a run's rounds, and the observer of their progress."""
 
 import time
 from collections.abc import Mapping
@@ -11,10 +11,55 @@ from torch import Tensor
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.network import Traffic
 from fedem_lightning.processes import Processes
-from fedem_lightning.rejections import NOT_FINITE, Rejection, Rejections
 
 Curves = Mapping[int, Mapping[str, float]]
 """What each round logged, by its number; 0: before the first."""
+
+NOT_FINITE = "not finite"
+EXCEPTION = "exception"
+NO_ANSWER = "no answer"
+INVALID = "invalid reply"
+"""Reasons; a method of one's own may have others."""
+
+LIMIT = 1_000
+"""Largest number of single rejections, and of clients, that are kept by name; beyond, they are only counted."""
+
+
+class Rejection(NamedTuple):
+    """One update that was left out."""
+
+    client: int  # index in the federation
+    reason: str
+    detail: str = ""  # e.g. the exception's type and first line
+
+
+@dataclass
+class Rejections:
+    """All rejections of a run so far, as plain values, so that checkpoints can save them."""
+
+    by_reason: dict[str, int] = field(default_factory=dict)  # number of updates
+    by_client: list[dict[str, Any]] = field(default_factory=list)
+    """For each client and reason: client, reason, rounds (their number), first_round (from 1), detail (of the first).
+
+    At most `LIMIT`, in the order in which they occurred."""
+
+    @property
+    def total(self) -> int:
+        """Number of rejected updates."""
+        return sum(self.by_reason.values())
+
+    def add(self, round_: int, rejections: list[Rejection]) -> None:
+        """Adds those of a round (from 1)."""
+        known = {(entry["client"], entry["reason"]): entry for entry in self.by_client} if rejections else {}
+        for client, reason, detail in rejections:
+            self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
+            entry = known.get((client, reason))
+            if entry is not None:
+                entry["rounds"] += 1
+            elif len(self.by_client) < LIMIT:
+                entry = {"client": client, "reason": reason, "rounds": 1, "first_round": round_, "detail": detail}
+                known[client, reason] = entry
+                self.by_client.append(entry)
 
 
 @dataclass
@@ -48,11 +93,8 @@ class Statistics:
 
     def count_on(self, saved: dict[str, Any]) -> None:
         """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
-        kept = {
-            name: value for name, value in saved.get("rejections", {}).items() if name != "log"
-        }  # older ones have it
-        rejections, begun = Rejections(**kept), self.begun
-        vars(self).update(vars(Statistics(**{**saved, "rejections": rejections})), begun=begun)
+        kept = {name: value for name, value in saved.get("rejections", {}).items() if name != "log"}  # of older ones
+        vars(self).update(vars(Statistics(**saved | {"rejections": Rejections(**kept)})), begun=self.begun)
 
     def plan(self, rounds: int) -> None:
         """Sets the number of rounds of the run, and starts the clock."""
@@ -115,22 +157,20 @@ class RoundObserver:
 
 
 class RoundMetrics:
-    """Metrics of a round: means over samples, added block by block, and the number of updates that clients rejected."""
+    """Metrics of a round: means over samples, added block by block, and the updates that are left out."""
 
     def __init__(self) -> None:
-        self.rejected = 0  # all of them
-        self.rejections: list[Rejection] = []  # those whose client is known
+        self.rejections: list[Rejection] = []
         self._sums: dict[str, float | Tensor] = {}  # of values of a GPU tensors [], so that nobody waits for each
         self._counts: dict[str, int] = {}
 
     def reject(self, clients: Tensor, reason: str = NOT_FINITE, detail: str = "") -> None:
         """Notes that the updates of these clients (int64 [C]) are left out."""
         self.rejections += [Rejection(client, reason, detail) for client in clients.tolist()]
-        self.rejected += len(clients)
 
     def add(self, name: str, values: Tensor) -> None:
         """Adds values of any shape to the mean called `name`."""
-        self.add_sum(name, values.double().sum(), values.numel())
+        self.add_sum(name, values.detach().double().sum(), values.numel())
 
     def add_sum(self, name: str, total: float | Tensor, count: int) -> None:
         """Adds `count` values, of which only the sum is known, to the mean called `name`."""
@@ -142,34 +182,31 @@ class RoundMetrics:
         return {name: (float(total), self._counts[name]) for name, total in self._sums.items()}
 
     def reduce(self, processes: Processes, device: torch.device) -> None:
-        """Adds the metrics of the other processes, which have the same names."""
-        if processes.size == 1:
+        """Adds the means of the other processes, which have the same names."""
+        if processes.size == 1 or not self._sums:
             return
-        gathered = [self.rejected, *self._sums.values(), *self._counts.values()]
-        total = torch.tensor(gathered, dtype=torch.float64, device=device)
-        processes.sum([total])
-        rejected, *numbers = total.tolist()
-        self.rejected = int(rejected)
-        self._sums = dict(zip(self._sums, numbers, strict=False))
-        self._counts = {name: int(n) for name, n in zip(self._counts, numbers[len(self._sums) :], strict=True)}
-
-    def names(self) -> list[str]:
-        """The names of the means, in their order."""
-        return list(self._sums)
-
-    def adopt(self, names: list[str]) -> None:
-        """Begins the means of another process, whose clients have added values: those of this one have not."""
-        for name in names:
-            self._sums.setdefault(name, 0.0)
-            self._counts.setdefault(name, 0)
-
-    def copy(self) -> "RoundMetrics":
-        """The same metrics, which further values do not change."""
-        other = RoundMetrics()
-        other.rejected, other.rejections = self.rejected, list(self.rejections)
-        other._sums, other._counts = dict(self._sums), dict(self._counts)
-        return other
+        pairs = torch.tensor(list(self.sums().values()), dtype=torch.float64, device=device)  # [names, 2]
+        processes.sum([pairs])
+        for name, (total, count) in zip(self._sums, pairs.tolist(), strict=True):
+            self._sums[name], self._counts[name] = total, int(count)
 
     def means(self) -> dict[str, float]:
         """The means, by name."""
         return {name: total / count for name, (total, count) in self.sums().items()}
+
+
+def first_line(error: BaseException) -> str:
+    """The type and the first line of an exception, 200 characters at most."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {' '.join(lines[0].split())}" if lines else type(error).__name__
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def summarised(rejections: list[Rejection]) -> str:
+    """How many updates were left out for which reason: "2 not finite, 1 exception (ValueError: no)"."""
+    parts = []
+    for reason in dict.fromkeys(r.reason for r in rejections):
+        same = [r for r in rejections if r.reason == reason]
+        detail = next((f" ({r.detail})" for r in same if r.detail), "")
+        parts.append(f"{len(same)} {reason}{detail}")
+    return ", ".join(parts)

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedem_lightning.adaptation import Adaptation
 from fedem_lightning.aggregation import Aggregation, Models, make_aggregation
 from fedem_lightning.client_optimizers import AnyClientOptimizer, ClientSGD
-from fedem_lightning.client_updates import ClientProcesses
 from fedem_lightning.compression import Compression
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -122,7 +121,7 @@ class FederatedAlgorithm(Recorded, Method):
         self.traffic = None  # of the round, where a method says it; None: its updates tell
         self.schema = None  # what the model knows of its federation
         self.federation_digest = None  # digest of the training data
-        self.remote: ClientProcesses | None = None  # where clients are not simulated here
+        self.remote = None  # where clients are not simulated here
         self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
         self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
         self.curves = {}  # what each round logged, by its number; 0: before the first

@@ -1,6 +1,6 @@
 """A communication round: cohort -> batches of clients -> client updates -> aggregation -> server step -> costs.
 
-`FederatedModule.training_step` runs it once an epoch: an epoch is a round.
+`FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
 """
 
 import time
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Collector, Means, RoundContext, Update
-from fedem_lightning.client_updates import ClientUpdates, UpdateSource
+from fedem_lightning.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
 from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError, require
-from fedem_lightning.history import Round, RoundMetrics
+from fedem_lightning.history import NO_ANSWER, NOT_FINITE, Rejection, Round, RoundMetrics, summarised
 from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission, in_time
 from fedem_lightning.processes import Processes
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER, NOT_FINITE, Rejection, summarised
-from fedem_lightning.uploads import count_traffic, rehearsed, transmission_of, work_of
 
 
 @dataclass
@@ -67,7 +65,7 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     sent = algorithm.traffic or counted.sent or Transmission(0, 0)
     count_traffic(algorithm, sent, drawn, met, len(cohort), work, round_)
     statistics.stragglers += len(drawn) - int(met.sum())
-    rejected = count_rejections(algorithm, round_, silent, rejections)
+    statistics.rejections.add(round_ + 1, silent + rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
     statistics.tick()
     return {
@@ -75,19 +73,14 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
         "lr": algorithm.local.lr_at(round_),
         "cohort": len(cohort),
         "seconds": statistics.round_seconds[-1],
-        "rejected": rejected,
+        "rejected": len(silent + rejections),
         **statistics.totals(),
         **algorithm.round_metrics.means(),
     }
 
 
 def train_clients(
-    algorithm: Method,
-    federation: Federation,
-    cohort: Tensor,
-    round_: int,
-    faulty: Tensor,
-    counted: Counted,
+    algorithm: Method, federation: Federation, cohort: Tensor, round_: int, faulty: Tensor, counted: Counted
 ) -> tuple[Means | None, list[Rejection]]:
     """Runs the client updates of a cohort (int64 [C], ascending), shared among the Trainer's processes.
 
@@ -98,14 +91,14 @@ def train_clients(
         UserError: no client update was left, or their mean is not finite.
 
     """
-    processes = Processes.of(algorithm.trainer)
+    processes, remote, faults = Processes.of(algorithm.trainer), algorithm.remote, algorithm.faults
     shares = algorithm.states.divide(processes, federation, cohort)
     if shares is None:
         any_size = algorithm.aggregation.samples_independently  # the next cohort has another
         shares = processes.divide(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
     algorithm.local.observer.begin("clients", len(mine))
-    parameters, faults = set(trained_parameters(algorithm.components[0])), algorithm.faults
+    parameters = set(trained_parameters(algorithm.components[0]))
     sampling = sampling_of(algorithm, len(federation.clients()), algorithm.statistics.planned_rounds)
     algorithm.aggregation.plan(sampling)
 
@@ -113,11 +106,11 @@ def train_clients(
         update = rehearsed(algorithm, federation, federation.clients()[:1], round_)
         return {} if update is None else update.start
 
-    key = (algorithm.seed, round_) if algorithm.remote is None else None  # else the noise has none
+    key = (algorithm.seed, round_) if remote is None else None  # else the noise has none
     context = RoundContext(cohort, parameters, start, sampling, key)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
-    remote = algorithm.remote
-    source = ClientUpdates(algorithm, round_) if remote is None else remote.begin(algorithm, round_)
+    here = ClientUpdates(algorithm, round_)
+    source = here if remote is None else remote.begin(algorithm, round_)
     failure: UserError | None = None
     try:
         for clients, update in source.updates(federation, mine):
@@ -134,7 +127,12 @@ def train_clients(
         failure = error
     counted.combine(processes, failure)
     rejections = _meet(algorithm, collector, processes)
-    _stop_without_updates(algorithm, source, rejections, round_, len(cohort))
+    if len(cohort) and len({rejection.client for rejection in rejections}) == len(cohort):
+        here.put_all_back()  # the model is as it was before the round
+        where = f"in round {round_ + 1} no client's update was"
+        if all(rejection.reason == NOT_FINITE for rejection in rejections):
+            raise NoUpdateLeft(f"training diverged: {where} finite; {_lower(algorithm)}")
+        raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
     processes.exchange_rows(algorithm.states.rows(own=False), shares)
     means = collector.compute()
     if means is not None:
@@ -147,41 +145,15 @@ def train_clients(
 def _meet(algorithm: Method, collector: Collector, processes: Processes) -> list[Rejection]:
     """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
     metrics = algorithm.round_metrics
-    if processes.size > 1:  # a process whose clients have all failed knows neither names nor shapes
-        idle = torch.tensor([float(collector.like is None)], device=algorithm.device)
-        processes.sum([idle])
-        if 0 < float(idle) < processes.size:
-            forms = processes.gather((collector.like, metrics.names()))
-            like, names = next((like, names) for like, names in forms if like is not None)
-            if collector.like is None:
-                collector.adopt(like, algorithm.device)
-                metrics.adopt(names)
+    parts = processes.gather((collector.like, list(metrics.sums()), metrics.rejections))
+    like, names = next(((like, names) for like, names, _ in parts if like is not None), (None, []))
+    if collector.like is None and like is not None:  # the clients of this process have all failed
+        collector.adopt(like, algorithm.device)
+        for name in names:
+            metrics.add_sum(name, 0.0, 0)
     collector.reduce(processes)
     metrics.reduce(processes, algorithm.device)
-    rejections = metrics.rejections
-    if metrics.rejected:
-        rejections = [rejection for part in processes.gather(rejections) for rejection in part]
-    return sorted(rejections)
-
-
-def _stop_without_updates(
-    algorithm: Method, updates: UpdateSource, rejections: list[Rejection], round_: int, n_clients: int
-) -> None:
-    """Raises the reason if all updates of the round were rejected; the model is then as it was before the round.
-
-    A cohort that is drawn without a client has none to reject.
-    """
-    unnamed = algorithm.round_metrics.rejected - len(rejections)
-    if not n_clients or n_clients not in (len({rejection.client for rejection in rejections}), unnamed):
-        return
-    updates.put_all_back()
-    reasons = {rejection.reason for rejection in rejections}
-    if reasons == {EXCEPTION} and updates.error is not None:
-        raise updates.error
-    where = f"in round {round_ + 1} no client's update was"
-    if reasons <= {NOT_FINITE}:
-        raise NoUpdateLeft(f"training diverged: {where} finite; {_lower(algorithm)}")
-    raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
+    return sorted(rejection for *_, rejections in parts for rejection in rejections)
 
 
 def _lower(algorithm: Method) -> str:
@@ -205,10 +177,3 @@ def answering(algorithm: Method, cohort: Tensor, faulty: Tensor) -> tuple[Tensor
     if not algorithm.aggregation.samples_independently:  # else a round may be empty, as a cohort may
         silent[:1] &= not silent.all()
     return cohort[~silent], [Rejection(client, NO_ANSWER) for client in cohort[silent].tolist()]
-
-
-def count_rejections(algorithm: Method, round_: int, silent: list[Rejection], updates: list[Rejection]) -> int:
-    """Adds a round's rejections, of clients that were not asked and of updates, to the statistics; their number."""
-    unnamed = algorithm.round_metrics.rejected - len(updates)
-    algorithm.statistics.rejections.add(round_ + 1, silent + updates, unnamed)
-    return len(silent) + len(updates) + unnamed

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedALA, FedAvg, FedEM, FedPer, HypCluster, Scaffold
-from fedem_lightning.uploads import rehearsed
+from fedem_lightning.client_updates import rehearsed
 from helpers.federations import make_data, make_model, train
 
 BODY, HEAD = np.zeros((5, 4)).size + 5, np.zeros((3, 5)).size + 3

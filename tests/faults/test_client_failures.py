@@ -12,8 +12,8 @@ from fedem_lightning.aggregation import Update
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
 from fedem_lightning.errors import NoUpdateLeft
+from fedem_lightning.history import LIMIT, Rejection, Rejections
 from fedem_lightning.local_solver import LocalStep
-from fedem_lightning.rejections import LIMIT, Rejection, Rejections
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.steps.checkpoints import read_checkpoint
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
@@ -154,10 +154,10 @@ def test_a_resumed_run_knows_what_was_rejected_before(tmp_path: Path) -> None:
 
 def test_the_record_has_an_end() -> None:
     record = Rejections()
-    record.add(1, [Rejection(t, "not finite") for t in range(LIMIT + 50)], unnamed=3)
+    record.add(1, [Rejection(t, "not finite") for t in range(LIMIT + 50)])
     record.add(2, [Rejection(0, "not finite"), Rejection(0, "exception", "why")])
-    assert record.total == LIMIT + 55
-    assert record.by_reason == {"not finite": LIMIT + 54, "exception": 1}
+    assert record.total == LIMIT + 52
+    assert record.by_reason == {"not finite": LIMIT + 51, "exception": 1}
     assert len(record.by_client) == LIMIT
     assert record.by_client[0] == {"client": 0, "reason": "not finite", "rounds": 2, "first_round": 1, "detail": ""}
 

@@ -107,10 +107,8 @@ class WithAnother(Processes):
 
 def test_metrics_are_means_over_the_samples_of_all_processes() -> None:
     metrics = RoundMetrics()
-    metrics.rejected = 1
     metrics.add("objective", torch.tensor([1.0, 2.0]))
     metrics.add("gap", torch.tensor([5.0]))
     metrics.add("objective", torch.tensor([3.0]))
-    metrics.reduce(WithAnother([2, 14.0, 1.0, 2, 3]), torch.device("cpu"))  # rejected, sums, numbers of samples
-    assert metrics.rejected == 3
+    metrics.reduce(WithAnother([[14.0, 2], [1.0, 3]]), torch.device("cpu"))  # sums, numbers of samples
     assert metrics.means() == {"objective": 20 / 5, "gap": 6 / 4}

@@ -22,6 +22,7 @@ from fedem_lightning.algorithms.streams import (
     scaled,
     stream_weights,
 )
+from fedem_lightning.client_updates import count_special_round
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -30,7 +31,6 @@ from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import PositiveInt, TwoOrMore
-from fedem_lightning.uploads import count_special_round
 
 MATRIX_LIMIT = 2_000  # clients for which W is saved and drawn; beyond, the figure is unreadable and checkpoints large
 

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedem_lightning.aggregation import Update
+from fedem_lightning.client_updates import rehearsed
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.errors import NoUpdateLeft, require
@@ -24,9 +25,8 @@ from fedem_lightning.flower.messages import (
     tensors_in,
     update_in,
 )
+from fedem_lightning.history import EXCEPTION, NO_ANSWER
 from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.rejections import EXCEPTION, NO_ANSWER
-from fedem_lightning.uploads import rehearsed
 
 
 class FlowerClients:
@@ -99,12 +99,11 @@ class FlowerUpdates:
 
     def __init__(self, clients: FlowerClients, algorithm: FederatedAlgorithm, round_: int) -> None:
         self.clients, self.algorithm, self.round_ = clients, algorithm, round_
-        self.error: Exception | None = None  # the first one of a client
 
     def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Update | None]]:
         """The updates of the clients, int64 [C], in their order; one that fails or does not answer is left out."""
         replies = self.clients.ask(self.algorithm, federation, MessageType.TRAIN, clients.tolist(), self.round_)
-        measured = []
+        measured, raised = [], list[str]()
         for client in clients.split(1):
             t = int(client)
             try:
@@ -113,11 +112,13 @@ class FlowerUpdates:
                 self.algorithm.round_metrics.reject(client, refused.reason, str(refused))
                 self.clients.failed(t, f"its update of round {self.round_ + 1}", refused)
                 if refused.reason == EXCEPTION:
-                    self.error = self.error or NoUpdateLeft(f"client {self.clients.known[t].name}: {refused}")
+                    raised.append(f"client {self.clients.known[t].name}: {refused}")
                 continue
             self.clients.started.add(t)
             measured.append(sums)
             yield client, update
+        if raised and len(raised) == len(clients):
+            raise NoUpdateLeft(raised[0])
         self._add(measured)
 
     def _taken(
@@ -144,6 +145,3 @@ class FlowerUpdates:
         for name in (name for name, n in names.items() if 2 * n > len(measured)):
             for total, count in (sums[name] for sums in measured if name in sums):
                 self.algorithm.round_metrics.add_sum(name, total, count)
-
-    def put_all_back(self) -> None:
-        """Nothing: all updates were left out, and the run ends."""
