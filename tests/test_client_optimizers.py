@@ -24,6 +24,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.aggregation import Models
+from fedem_lightning.evaluation.scores import scored_models
 from helpers.conformance import Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, parameters, train
@@ -173,5 +174,5 @@ def test_an_adaptation_may_have_another_optimiser() -> None:
     )
     block = data.federation.block(torch.arange(4), "train")
     assert torch.equal(parameters(plain.components), parameters(tuned.components))
-    before, after = (model.scored_models(block).models for model in (plain, tuned))
+    before, after = (scored_models(model, block).models for model in (plain, tuned))
     assert any(not torch.equal(rows, after[name]) for name, rows in before.items())

@@ -1,8 +1,6 @@
 """What must not reach a model: test samples, the data of unseen clients, labels of validation samples."""
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +13,6 @@ from fedem_lightning import (
     MOCHA,
     ClientSGD,
     Dapper,
-    DensityDataModule,
-    Digits,
     FedALA,
     FedAvg,
     FedEM,
@@ -29,9 +25,6 @@ from fedem_lightning import (
     Interpolate,
     Oracle,
     PerFedAvg,
-    SyntheticMixture,
-    TableDataModule,
-    TextDataModule,
     UserCentric,
 )
 from helpers.conformance import ROWS, Row
@@ -197,47 +190,3 @@ def test_every_algorithm_is_in_the_table() -> None:
 
 
 # --- the data sets ----------------------------------------------------------------------------------------------------
-
-
-def text(folder: Path) -> Federation:
-    spoken = {"HAMLET": "To be. Or not to be? " * 9, "GHOST": "Swear. By his sword. " * 7}
-    (folder / "play.txt").write_text("\n".join(f"{role}. {lines}" for role, lines in spoken.items()))
-    return TextDataModule(folder, window=6).federation
-
-
-def table(folder: Path) -> Federation:
-    rows = [f"{i % 3},{i},{i % 2}" for i in range(30)]
-    (folder / "mine.csv").write_text("\n".join(["hospital,age,y", *rows]))
-    return TableDataModule(folder / "mine.csv", "y", "hospital", unseen=["1"]).federation
-
-
-def personalised_on_a_part(folder: Path) -> Federation:
-    federation = make_data(sizes=(30, 20, 25), unseen_fraction=1 / 3).federation
-    return federation.with_part(federation.clients(seen=False), 0.4, seed=0)
-
-
-DATA: dict[str, Callable[[Path], Federation]] = {
-    "arrays": lambda folder: make_data(unseen_fraction=0.25).federation,
-    "a part of an unseen client's samples": personalised_on_a_part,
-    "synthetic": lambda folder: SyntheticMixture(n_clients=3, dimension=2, test_size=20).federation,
-    "density": lambda folder: DensityDataModule(n_clients=4, n_symbols=9, n_samples=8, test_size=9).federation,
-    "digits": lambda folder: Digits(n_clients=5).federation,
-    "text": text,
-    "table": table,
-}
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_no_sample_is_in_two_splits_or_with_two_clients(name: str, tmp_path: Path) -> None:
-    """Nor any character of a text: a window reads one more than its length."""
-    federation = DATA[name](tmp_path)
-    width = 7 if name == "text" else 1
-    everybody = torch.arange(federation.n_clients)
-    owner_of: dict[int, tuple[str, int]] = {}
-    for split, table in federation.splits.items():
-        where, owner = table.positions(everybody)
-        assert len(where) == len(table) == len(where.unique())
-        for position, client in zip(where.tolist(), owner.tolist(), strict=True):
-            for offset in range(width):
-                assert owner_of.setdefault(position + offset, (split, client)) == (split, client)
-    assert len({split for split, _ in owner_of.values()}) == 3

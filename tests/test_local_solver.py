@@ -11,18 +11,8 @@ import torch
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
 from fedem_lightning.aggregation import Update, WeightedMean
 from fedem_lightning.tasks import BinaryClassification, Classification
-from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, three_rounds_of_fedem, vector
-from helpers.federations import make_data, make_model, parameters, train
-
-
-def test_the_gradient_by_hand_is_the_derivative_of_the_loss() -> None:
-    rng, step = np.random.default_rng(0), 1e-6
-    theta, x, y, q = rng.normal(size=15), rng.normal(size=(6, 4)), rng.integers(3, size=6), rng.random(6)
-    slopes = [
-        np.mean(q * (losses(theta + step * e, x, y) - losses(theta - step * e, x, y))) / (2 * step) for e in np.eye(15)
-    ]
-    np.testing.assert_allclose(gradient(theta, x, y, q), slopes, rtol=1e-6, atol=1e-9)
-
+from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, three_rounds_of_fedem, vector
+from helpers.federations import make_data, make_model, train
 
 # --- the rate of a round ----------------------------------------------------------------------------------------------
 
@@ -112,11 +102,6 @@ def test_a_part_of_a_pass_meets_that_share_of_the_samples_drawn_anew_in_each_rou
         parts = [tuple(one[sum(seen[size][:-1]) :]) for one in rounds]
         assert all(len(set(part)) == seen[size][-1] for part in parts)
         assert parts[0] != parts[1]
-
-
-def test_one_pass_may_be_written_with_a_point() -> None:
-    one, other = (train(make_model(FedAvg, make_data(), local_epochs=epochs), make_data(), 2) for epochs in (1, 1.0))
-    assert torch.equal(parameters(one.components), parameters(other.components))
 
 
 def test_the_order_of_samples_does_not_depend_on_the_block_but_on_the_seed() -> None:

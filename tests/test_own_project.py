@@ -13,7 +13,6 @@ from helpers.commands import call
 from helpers.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "adding_an_algorithm.md"
-SMALL = ["dataset.n_clients=4", "dataset.dimension=5", "dataset.test_size=20", "trainer.max_epochs=1"]
 FILES = ("my_ditto.py", "test_my_ditto.py", "my_held_head.py", "test_my_held_head.py")
 pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in a checkout")
 

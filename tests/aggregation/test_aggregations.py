@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from fedem_lightning import (
     Aggregation,
-    ClientSGD,
     FedAvg,
     FedEM,
     FederatedAlgorithm,
@@ -17,12 +15,9 @@ from fedem_lightning import (
     NormClipping,
     TrimmedMean,
     UserError,
-    load,
 )
 from fedem_lightning.aggregation import Update
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.data import Block
-from fedem_lightning.steps.checkpoints import read_checkpoint
 from fedem_lightning.testing import check_algorithm
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.every_method import SLOW, each
@@ -78,32 +73,6 @@ def test_buffers_and_dropout_go_through_every_rule(rule: Aggregation) -> None:
     counted = int(model.components[0].norm.num_batches_tracked)
     assert counted == -(-largest // 4) or isinstance(rule, MultiKrum)  # it may leave out the largest client
     assert counted > 0
-
-
-def test_a_median_round_of_fedavg_by_hand() -> None:
-    """The clients' models come from one-client federations; the server's is their median."""
-    data, sgd = make_data(sizes=SIZES), ClientSGD(lr=0.3)
-    alone = []
-    for t in range(data.n_clients):
-        block = data.federation.block(torch.tensor([t]), "train")
-        alone.append(make_model(FedAvg, data, client_optimizer=sgd).double().client_update(block, 0).models)
-    model = train(make_model(FedAvg, data, client_optimizer=sgd, aggregation="median"), data, 1)
-    for name, parameter in model.components[0].named_parameters():
-        rows = torch.stack([models[name][0, 0] for models in alone]).numpy()
-        np.testing.assert_allclose(parameter.detach(), np.median(rows, axis=0), rtol=1e-12)
-
-
-def test_a_checkpoint_says_how_the_server_combines_updates(tmp_path: Any) -> None:
-    data, rule = make_data(sizes=SIZES), MultiKrum(faulty=1, selected=3)
-    saving = {"callbacks": [RoundCheckpoint(1, dirpath=tmp_path)], "enable_checkpointing": True}
-    train(make_model(FedAvg, data, aggregation=rule), data, 1, **saving)
-    path = tmp_path / "round-000001.ckpt"
-    recipe = read_checkpoint(path)["recipe"]["aggregation"]
-    assert recipe == {"_target_": "fedem_lightning.aggregation.rules.MultiKrum", "faulty": 1, "selected": 3}
-    loaded = load(path).aggregation
-    assert isinstance(loaded, MultiKrum)
-    assert (loaded.faulty, loaded.selected) == (1, 3)
-    assert isinstance(FedAvg.load_from_checkpoint(path).aggregation, MultiKrum)
 
 
 class Silent(FedAvg):

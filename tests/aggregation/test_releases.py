@@ -32,6 +32,7 @@ from fedem_lightning import (
     TableDataModule,
     UserError,
 )
+from fedem_lightning.evaluation.scores import scored_models
 from helpers.conformance import ROWS, Row, own_rows, with_groups
 from helpers.every_method import FAST, SLOW
 from helpers.federations import make_data, make_model, make_trainer, parameters
@@ -99,7 +100,7 @@ def trained(
     trainer = make_trainer(2)
     trainer.fit(model, data)
     with torch.no_grad():
-        before = dict(model.scored_models(data.federation.block(OTHERS, "train")).models)
+        before = dict(scored_models(model, data.federation.block(OTHERS, "train")).models)
     model.train()
     trainer.fit_loop.max_epochs = 3
     trainer.fit(model, data)

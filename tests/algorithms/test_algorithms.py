@@ -13,7 +13,6 @@ from fedem_lightning import (
     ClientSGD,
     FedAvg,
     FedEM,
-    FederatedAlgorithm,
     FederatedDataModule,
     LoopEngine,
     UserCentric,
@@ -22,7 +21,6 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
-from fedem_lightning.models.components import model_state
 from helpers.by_hand import assert_agree, logits, vector
 from helpers.conformance import ROWS, Noisy, Row, own_rows
 from helpers.every_method import (
@@ -33,14 +31,6 @@ from helpers.every_method import (
     TRAINED_BY_SGD,
 )
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
-
-
-def served(model: FederatedAlgorithm) -> torch.Tensor:
-    """Everybody's models as one vector of float64."""
-    models = model.personal_models(torch.arange(model.n_clients)).models
-    names = [name for name in model_state(model.components[0]) if name in models]  # FedProto's get more in a round
-    return torch.cat([models[name].double().flatten() for name in names or models])
-
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 SLOW = pytest.mark.slow

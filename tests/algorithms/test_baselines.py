@@ -1,6 +1,7 @@
 """The field's baselines: each against its equations in NumPy, with client sampling and unequal sizes."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedem_lightning import (
     PerFedAvg,
     Scaffold,
 )
+from fedem_lightning.evaluation.scores import scored_models
 from helpers.federations import make_model, make_trainer, train
 from helpers.perceptron import (
     BODY,
@@ -49,10 +51,6 @@ def trained(kind: type[FederatedAlgorithm], clients: Clients, **options: Any) ->
     model = make_model(kind, clients.data, hidden=True, **given).double()
     start = start_of(model)
     return train(model, clients.data, ROUNDS), start
-
-
-def shared(model: Any, m: int = 0) -> Model:
-    return start_of(model, m)
 
 
 # --- partial averaging ------------------------------------------------------------------------------------------------
@@ -96,10 +94,10 @@ def test_fedbabu_trains_bodies_and_tunes_everything_before_scoring() -> None:
         cohort = clients.cohort(k)
         found = [part(clients.descend(w, t, k, only=BODY), BODY) for t in cohort]
         w = w | mean(found, (SIZES[t] for t in cohort))
-    assert_models_agree(shared(model), w)
-    assert_models_agree(part(shared(model), HEAD), head)
+    assert_models_agree(start_of(model), w)
+    assert_models_agree(part(start_of(model), HEAD), head)
     for t in range(len(SIZES)):
-        tuned = model.scored_models(clients.data.federation.block(torch.tensor([t]), "train")).models
+        tuned = scored_models(model, clients.data.federation.block(torch.tensor([t]), "train")).models
         expected = clients.descend(w, t, ROUNDS, epochs=2)
         assert_models_agree({name: rows[0, 0].numpy() for name, rows in tuned.items()}, expected)
 
@@ -107,14 +105,9 @@ def test_fedbabu_trains_bodies_and_tunes_everything_before_scoring() -> None:
 # --- Ditto ------------------------------------------------------------------------------------------------------------
 
 
-class Pull:
+def pulled(w: Model, penalty: float, v: Model) -> Model:
     """The gradient of (penalty / 2) |v - w|^2."""
-
-    def __init__(self, w: Model, penalty: float) -> None:
-        self.w, self.penalty = w, penalty
-
-    def __call__(self, v: Model) -> Model:
-        return {name: self.penalty * (v[name] - self.w[name]) for name in v}
+    return {name: penalty * (v[name] - w[name]) for name in v}
 
 
 def test_ditto_agrees_with_numpy() -> None:
@@ -125,24 +118,15 @@ def test_ditto_agrees_with_numpy() -> None:
     for k in range(ROUNDS):
         cohort, received = clients.cohort(k), w
         for t in cohort:
-            own[t] = clients.descend(own.get(t, start), t, k, epochs=2, pull=Pull(received, penalty))
+            pull = partial(pulled, received, penalty)
+            own[t] = clients.descend(own.get(t, start), t, k, epochs=2, pull=pull)
         w = mean((clients.descend(w, t, k) for t in cohort), (SIZES[t] for t in cohort))
-    assert_models_agree(shared(model), w)
+    assert_models_agree(start_of(model), w)
     for t in range(len(SIZES)):
         assert_models_agree(served(model, t), own.get(t, w))
 
 
 # --- SCAFFOLD ---------------------------------------------------------------------------------------------------------
-
-
-class Constant:
-    """The same direction wherever the model is."""
-
-    def __init__(self, direction: Model) -> None:
-        self.direction = direction
-
-    def __call__(self, _: Model) -> Model:
-        return self.direction
 
 
 def test_scaffold_agrees_with_option_2_in_numpy() -> None:
@@ -154,7 +138,7 @@ def test_scaffold_agrees_with_option_2_in_numpy() -> None:
         cohort, ends, changes = clients.cohort(k), [], []
         for t in cohort:
             correction = plus(c, controls[t], -1.0)
-            y = clients.descend(w, t, k, epochs=2, pull=Constant(correction))
+            y = clients.descend(w, t, k, epochs=2, pull=lambda _, same=correction: same)
             n_steps = len(clients.batches(t, k, 2))
             new = plus(plus(controls[t], c, -1.0), plus(w, y, -1.0), 1 / (n_steps * clients.lr))  # line 12, option II
             changes.append(plus(new, controls[t], -1.0))
@@ -162,7 +146,7 @@ def test_scaffold_agrees_with_option_2_in_numpy() -> None:
             ends.append(y)
         w = mean(ends, [1.0] * len(cohort))
         c = plus(c, mean(changes, [1.0] * len(cohort)), len(cohort) / len(SIZES))
-    assert_models_agree(shared(model), w)
+    assert_models_agree(start_of(model), w)
     np.testing.assert_allclose(model.control.numpy(), np.concatenate([v.ravel() for v in c.values()]), atol=1e-12)
     for t in range(len(SIZES)):
         found = {name: rows[0].numpy() for name, rows in model.controls[torch.tensor(t)].items()}
@@ -200,7 +184,7 @@ def test_per_fedavg_agrees_with_numpy(delta: float | None) -> None:
                 local = plus(local, meta_gradient(local, x, y, alpha, delta), -clients.lr)
             ends.append(local)
         w = mean(ends, [1.0] * len(cohort))  # as in the paper: clients count alike
-    assert_models_agree(shared(model), w)
+    assert_models_agree(start_of(model), w)
     model.personalize_clients(clients.data.federation, torch.arange(len(SIZES)))
     for t in range(len(SIZES)):
         assert_models_agree(served(model, t), plus(w, gradient(w, *clients.samples[t]), -alpha))
@@ -249,7 +233,7 @@ def test_fedala_agrees_with_numpy() -> None:
             start = w | {n: own[t][n] + (w[n] - own[t][n]) * weights[t][n] for n in HEAD}
             own[t] = clients.descend(start, t, k, epochs=3)
         w = mean((own[t] for t in cohort), (SIZES[t] for t in cohort))
-    assert_models_agree(shared(model), w)
+    assert_models_agree(start_of(model), w)
     make_trainer(0).test(model, clients.data, verbose=False)  # it serves what the next round would start from
     for t in {t for k in range(ROUNDS) for t in clients.cohort(k)}:
         newest = learned(clients, weights[t], own[t], w, t, ROUNDS, t not in begun, 1e-4)
@@ -274,7 +258,7 @@ def test_each_member_of_the_ensemble_is_a_fedavg() -> None:
     for m, start in enumerate(starts):
         plain = FedAvg(start, n_clients=len(SIZES), batch_size=4, **options)
         train(plain, clients.data, 3)
-        assert_models_agree(shared(ensemble, m), shared(plain))
+        assert_models_agree(start_of(ensemble, m), start_of(plain))
     block = clients.data.federation.block(torch.tensor([2]), "train")
     probabilities = [component(block.x(torch.float64)).softmax(dim=1) for component in ensemble.components]
     torch.testing.assert_close(ensemble.predict(block).exp(), torch.stack(probabilities).mean(dim=0))

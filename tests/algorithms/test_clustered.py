@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning import ClientSGD, Clustered, FederatedDataModule
 from fedem_lightning.algorithms import clustered
-from fedem_lightning.algorithms.clustered import ancestor, cosine_similarities, depth
+from fedem_lightning.algorithms.clustered import cosine_similarities
 from helpers.by_hand import assert_agree, gradient, row, samples, vector
 from helpers.federations import make_data, make_model, train, train_and_test
 
@@ -81,25 +81,6 @@ def test_in_the_round_of_a_split_each_child_takes_the_mean_of_its_own_members() 
             assert_agree(row(served, t), mean)
 
 
-@pytest.mark.usefixtures("one_split")
-def test_each_cluster_trains_like_fedavg_alone() -> None:
-    data, sgd = two_groups(), ClientSGD(lr=0.5, momentum=0.9)
-    model = make_model(Clustered, data, client_optimizer=sgd, **SPLITTING)
-    train(model, data, 5)
-    before = model.personal_models(torch.tensor([0])).models
-    trained = model.local_sgd(
-        model.personal_models(torch.tensor([0, 2, 4])).models,
-        data.federation.block(torch.tensor([0, 2, 4]), "train"),
-        5,
-    )
-    model.trainer.fit_loop.max_epochs = 6
-    model.trainer.fit(model, data)
-    after = model.personal_models(torch.tensor([0])).models
-    for name, rows in trained.items():  # equal sizes: a plain mean
-        assert not torch.equal(before[name], after[name])
-        torch.testing.assert_close(after[name][0], rows.mean(dim=0), rtol=1e-6, atol=1e-9)
-
-
 def test_a_stationary_cluster_of_clients_that_agree_is_not_split() -> None:
     data = two_groups(groups=1)
     model = make_model(Clustered, data, client_optimizer=ClientSGD(lr=0.3), gamma_max=0.5, **SPLITTING)
@@ -116,13 +97,6 @@ def test_four_groups_need_two_levels_and_unseen_clients_find_theirs() -> None:
     train_and_test(model, data, 12)
     assert sorted(clusters(model)) == [[g, g + 4, g + 8, g + 12] for g in range(4)]
     assert model.clients.cluster.tolist() == model.cluster.tolist()
-
-
-def test_the_tree_of_clusters() -> None:
-    node = torch.arange(7)
-    assert depth(node).tolist() == [0, 1, 1, 2, 2, 2, 2]
-    assert ancestor(node, 1).tolist() == [-1, 1, 2, 1, 1, 2, 2]
-    assert ancestor(node, 0).tolist() == [0] * 7
 
 
 def test_similarities_agree_with_numpy_and_survive_zeros() -> None:

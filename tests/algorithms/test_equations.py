@@ -196,18 +196,6 @@ def apfl(lr: float, alpha: float, **options: Any) -> tuple[Any, FederatedDataMod
     return model, data, list(own)
 
 
-def test_alpha_descends_the_loss_of_the_interpolated_model() -> None:
-    """One step on all samples; the slope by finite differences of the loss of alpha v + (1 - alpha) w."""
-    model, data, v = apfl(0.05, 0.375, batch_size=100)
-    w, step = vector(model.components[0]), 1e-5
-    train(model, data, 1)
-    for t in range(3):
-        up, down = (mean_loss(a * v[t] + (1 - a) * w, data, t) for a in (0.375 + step, 0.375 - step))
-        slope = (up - down) / (2 * step)
-        assert abs(slope) > 0.01
-        assert float(model.alpha[t]) == pytest.approx(0.375 - 0.05 * slope, abs=1e-8)
-
-
 @pytest.mark.parametrize("lr", [0.1, 5.0])
 def test_a_round_of_apfl_agrees_with_numpy(lr: float) -> None:
     """Two local steps; alpha moves at the first one alone, and a large rate drives it to the ends of [0, 1]."""

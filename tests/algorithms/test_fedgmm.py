@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
 
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
+from fedem_lightning import ClientSGD, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
 from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.serving.export_formats import FORMATS, measured
 from fedem_lightning.serving.model_files import write_clients
@@ -148,26 +148,6 @@ def test_an_embedding_is_fixed_and_saved() -> None:
     np.testing.assert_allclose(network.log_density(torch.from_numpy(x)).numpy(), logsumexp(log_z, axis=1), rtol=1e-9)
 
 
-def two_regions(n_clients: int = 6, n: int = 80) -> FederatedDataModule:
-    """Every client has inputs of two regions, in which the same rule has opposite labels."""
-    rng, client = np.random.default_rng(0), np.repeat(np.arange(n_clients), n)
-    x, region = rng.normal(size=(len(client), 2)), rng.random(len(client)) < 0.5
-    y = (x[:, 0] > 0) ^ region
-    x[:, 1] += np.where(region, 6.0, -6.0)
-    return FederatedDataModule.from_arrays(x, y.astype(np.int64), client, n_classes=2)
-
-
-def test_models_weighted_by_input_solve_what_fixed_weights_cannot() -> None:
-    data, accuracy = two_regions(), []
-    for kind, options in ((FedEM, {}), (FedGMM, {"n_gaussians": 2})):
-        sgd = ClientSGD(lr=0.5, momentum=0.9)
-        model = make_model(kind, data, n_components=2, client_optimizer=sgd, batch_size=20, **options)
-        train(model, data, 15)
-        make_trainer(0).test(model, data, verbose=False)
-        accuracy.append(model.clients.test_accuracy.mean())
-    assert accuracy[0] < 0.8 < 0.9 < accuracy[1]
-
-
 def test_novel_inputs_have_a_low_density_in_the_clients_table() -> None:
     """Client 2's test inputs lie elsewhere; client 3 has no test samples."""
     rng, client = np.random.default_rng(0), np.repeat(np.arange(4), 40)
@@ -208,16 +188,6 @@ def test_clients_are_personalised_saved_and_exported(covariance: Any, format_: s
     assert kind.read is not None
     kind.write(new, tmp_path / f"one{kind.suffix}")
     assert measured(kind.read(tmp_path / f"one{kind.suffix}"), new) < 1e-5
-
-
-def test_regressions_mix_means() -> None:
-    data = make_data(sizes=(30, 21, 44), task="regression")
-    model = train(make_model(FedGMM, data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
-    block = data.federation.block(torch.arange(3), "test")
-    found = model.predict(block)
-    task = data.federation.task  # in units of y
-    parts = torch.stack([task.predict(component(block.x(torch.float64))) for component in model.components])
-    assert ((found >= parts.amin(dim=0) - 1e-9) & (found <= parts.amax(dim=0) + 1e-9)).all()
 
 
 def test_what_is_refused() -> None:

@@ -28,7 +28,8 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
     model.statistics.plan(200)
     model.warmup_end.fill_(0)
     model.double().initialize(data.federation)
-    alone = [descended(first, *by_hand.samples(data, t)) for t in range(6)]
+    clients = [by_hand.samples(data, t) for t in range(6)]
+    alone = [by_hand.descend(first, x, y, [np.arange(len(y))] * warm_up.EPOCHS, SGD.lr) for x, y in clients]
     expected = [np.mean(alone[g::2], axis=0) for g in range(2)]
     found = [parameters(component).numpy() for component in model.components]
     order = 1 if np.abs(found[0] - expected[0]).max() < 1e-9 else -1
@@ -36,15 +37,6 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
         np.testing.assert_allclose(theta, mean, rtol=1e-9, atol=1e-12)
     assert model.diagnostics["start"] == {"warmup_rounds": 0, "group_sizes": [3, 3]}
     assert torch.equal(model.pi, torch.full_like(model.pi, 0.5))
-
-
-def descended(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """20 steps on the full batch: weights [3, 5], then 3 biases."""
-    for _ in range(warm_up.EPOCHS):
-        z = x @ theta[:15].reshape(3, 5).T + theta[15:]
-        error = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(3)[y]) / len(y)
-        theta = theta - SGD.lr * np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)])
-    return theta
 
 
 def test_the_warm_up_is_fedavg_until_validation_stops_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,9 +36,8 @@ from fedem_lightning import (
     SyntheticMixture,
     UserError,
 )
-from fedem_lightning.steps.checks import check_logits
 from fedem_lightning.steps.trainer_options import check_trainer
-from fedem_lightning.tasks import Classification, Regression
+from fedem_lightning.tasks import Classification
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
@@ -350,15 +349,6 @@ def test_a_network_that_ends_in_a_softmax_or_a_sigmoid_is_refused_before_it_trai
         make_trainer(2).fit(model, data)
     else:
         train(model, data, 1)
-
-
-def test_the_probabilities_of_sequences_are_refused_too() -> None:
-    outputs = torch.rand(2, 5, 7, requires_grad=True).softmax(dim=-1)
-    with pytest.raises(UserError, match="probabilities"):
-        check_logits(outputs, Classification(7, n_targets=5))
-    for fine in (outputs.log(), outputs - 1e-3, 2 * outputs, outputs[:1]):
-        check_logits(fine, Classification(7, n_targets=5))
-    check_logits(outputs, Regression(7))
 
 
 class Answers(nn.Linear):

@@ -1,7 +1,6 @@
 """FedAdam and FedYogi against torch and NumPy, and in rounds."""
 
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +27,6 @@ def stepped(optimizer: Any, p: torch.nn.Parameter, gradients: list[torch.Tensor]
 def some() -> tuple[torch.nn.Parameter, torch.nn.Parameter, list[torch.Tensor]]:
     start = torch.randn(3, 4).double()
     return torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone()), list(torch.randn(12, 3, 4).double())
-
-
-def test_fedadam_is_torchs_adam_without_the_correction_of_bias() -> None:
-    """In step t torch divides m by 1 - beta_1^t and the root of v by sqrt(1 - beta_2^t): its lr and eps make up."""
-    own, other, gradients = some()
-    found = stepped(FedAdam([own], LR, BETAS, TAU), own, gradients)
-    adam = torch.optim.Adam([other], betas=BETAS)
-    zero, start = torch.zeros_like(other), torch.full_like(other, TAU**2)
-    adam.state[other] = {"step": torch.tensor(0.0), "exp_avg": zero.detach(), "exp_avg_sq": start.detach()}
-    for t, g in enumerate(gradients, 1):
-        in_m, in_v = (1 - beta**t for beta in BETAS)
-        adam.param_groups[0] |= {"lr": LR * in_m / math.sqrt(in_v), "eps": TAU / math.sqrt(in_v)}
-        stepped(adam, other, [g])
-    torch.testing.assert_close(found, other.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_a_server_optimizer_without_parameters_says_what_is_right() -> None:

@@ -6,62 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import Dropout, FedAvg, FedAvgEnsemble, FedEM, Finetune, UserError
+from fedem_lightning import Dropout, FedAvgEnsemble, FedEM, Finetune, UserError
 from fedem_lightning.aggregation import PrivateMean
 from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.compression import TopK
 from fedem_lightning.engine.stacked import StackedMixture
+from fedem_lightning.evaluation.scores import scored_models
 from fedem_lightning.models.mixture_network import MixtureNetwork, tensors_of
 from fedem_lightning.models.tensors import call_with
-from helpers import by_hand, perceptron
+from helpers import perceptron
 from helpers.federations import make_data, make_model, parameters, train
-from helpers.perceptron import BODY, HEAD, Model
+from helpers.perceptron import BODY, HEAD
 
 M, ROUNDS = 3, 3
-LAYERS = {"body": ("layers.0",), "head": ("layers.2",)}
-
-
-class Numpy:
-    """Rounds of FedEM with the tensors `own` a component's own, in plain NumPy."""
-
-    def __init__(self, model: Any, own: tuple[str, ...]) -> None:
-        self.clients, self.own = perceptron.Clients(), own
-        first = perceptron.start_of(model)
-        self.components = [first | perceptron.part(perceptron.start_of(model, m), own) for m in range(M)]
-        self.pi = np.full((len(perceptron.SIZES), M), 1 / M)
-
-    def round(self, number: int) -> None:
-        sent, sizes = [], []
-        for t in self.clients.cohort(number):
-            x, y = self.clients.samples[t]
-            losses = np.stack([perceptron.losses(model, x, y) for model in self.components], axis=1)
-            q = self.pi[t] * np.exp(-losses)
-            q /= q.sum(axis=1, keepdims=True)  # Eq. 8
-            self.pi[t] = q.mean(axis=0)  # Eq. 9
-            sent.append(self.local(t, number, q))
-            sizes.append(len(y))
-        self.components = [perceptron.mean([models[m] for models in sent], sizes) for m in range(M)]
-
-    def local(self, t: int, number: int, q: np.ndarray) -> list[Model]:
-        """theta_0 and all phi_m take each step together; the gradient of theta_0 is the sum over m."""
-        models = self.components
-        x, y = self.clients.samples[t]
-        for rows in by_hand.batches(self.clients.data, t, self.clients.batch_size, 1, number):
-            each = [self.gradient(models[m], x[rows], y[rows], q[rows, m]) for m in range(M)]
-            shared: Model = {
-                name: np.sum([g[name] for g in each], axis=0) for name in (*BODY, *HEAD) if name not in self.own
-            }
-            models = [
-                perceptron.plus(models[m], {**perceptron.part(each[m], self.own), **shared}, -self.clients.lr)
-                for m in range(M)
-            ]
-        return models
-
-    @staticmethod
-    def gradient(model: Model, x: np.ndarray, y: np.ndarray, q: np.ndarray) -> Model:
-        """Of (1 / |I|) sum_i q_i l_i."""
-        each = [perceptron.gradient(model, x[i : i + 1], y[i : i + 1]) for i in range(len(y))]
-        return {name: sum(q[i] * g[name] for i, g in enumerate(each)) / len(y) for name in each[0]}
 
 
 def mixture(shared: Any, n_components: int = M, **options: Any) -> Any:
@@ -74,27 +31,13 @@ def mixture(shared: Any, n_components: int = M, **options: Any) -> Any:
 def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str) -> None:
     """Unequal clients, a cohort of two, minibatches: a shared body with own heads, and a shared head."""
     model = mixture(shared, engine=engine)
-    expected = Numpy(model, own)
+    expected = perceptron.Mixture(model, M, own)
     for number in range(ROUNDS):
         expected.round(number)
     train(model, perceptron.Clients().data, ROUNDS)
     np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
     for m in range(M):
         perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
-
-
-def test_a_warm_up_trains_one_model() -> None:
-    """With equal components it is FedAvg's; then heads become different, and the body stays one."""
-    data = perceptron.Clients().data
-    options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2}
-    model = train(mixture("body", **options), data, 2)
-    other = make_model(FedAvg, data, hidden=True, participation=2, client_optimizer=ClientSGD(lr=0.2))
-    train(other, data, 2)
-    assert torch.equal(parameters(model.components[2]), parameters(other.components[0]))
-    model = train(mixture("body", **options), data, 5)
-    first, last = (dict(model.components[m].named_parameters()) for m in (0, 2))
-    assert torch.equal(first[BODY[0]], last[BODY[0]])
-    assert not torch.equal(first[HEAD[0]], last[HEAD[0]])
 
 
 @pytest.mark.parametrize("state", ["restart", "keep"])
@@ -122,7 +65,7 @@ def test_tuning_is_an_m_step_that_leaves_one_body(part: Any, engine: str) -> Non
     data = perceptron.Clients().data
     model = train(mixture("body", adaptation=Finetune(part=part), engine=engine), data, 2)
     block = data.federation.block(data.federation.clients(), "train")
-    before, tuned = model.personal_models(block.clients), model.scored_models(block).models
+    before, tuned = model.personal_models(block.clients), scored_models(model, block).models
     q = model.e_step(model.pi, model.losses(block), block)
     expected = model.mixture.solve(model.mixture.received(len(block.clients)), block, 2, q) if part == "all" else tuned
     for name, rows in tuned.items():
@@ -130,16 +73,6 @@ def test_tuning_is_an_m_step_that_leaves_one_body(part: Any, engine: str) -> Non
         moved = part == "all" or (part == "head") == (name in HEAD)
         assert torch.equal(rows, before.models[name]) != moved
         assert torch.equal(rows[:, 0], rows[:, 2]) == (name in BODY)
-
-
-def test_shared_bytes_are_counted_once() -> None:
-    """25 of the network's 43 numbers are the body's: 1 + 2 * 18 / 43 models each way."""
-    data = make_data(sizes=perceptron.SIZES)
-    model = train(mixture("body"), data, 1)
-    each = 8 * 43  # float64
-    expected = 2 * (1 + 2 * 18 / 43) * each
-    assert model.statistics.up_bytes == pytest.approx(expected)
-    assert model.statistics.down_bytes == pytest.approx(expected)
 
 
 class Wide(torch.nn.Module):
@@ -199,8 +132,3 @@ def test_engines_agree_and_one_of_them_stacks_the_components(shared: list[str]) 
 def test_what_does_not_go_with_sharing_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         mixture(**options)
-
-
-def test_a_linear_model_has_no_body() -> None:
-    with pytest.raises(UserError, match="shared: the last layer is all that trains"):
-        make_model(FedEM, make_data(), shared="body")

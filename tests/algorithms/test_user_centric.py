@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import adjusted_rand_score
 
 from fedem_lightning import (
     ClientSGD,
@@ -25,7 +24,6 @@ from fedem_lightning.algorithms.streams import (
     coefficients,
     coordinates,
     gradients,
-    stream_weights,
 )
 from fedem_lightning.models.parts import model_bytes
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
@@ -137,27 +135,6 @@ def test_cosines_in_numpy() -> None:
         np.testing.assert_allclose(model.weights[stream], np.maximum(scaled[members].mean(axis=0), 0), atol=1e-9)
 
 
-def swapped(seed: int) -> FederatedDataModule:
-    """Clients with label frequencies of their own; half of them have their first two features swapped."""
-    rng, client = np.random.default_rng(seed), np.repeat(np.arange(12), 300)
-    centres = 2 * rng.normal(size=(8, 8)) * np.repeat([1, 0.7], 4)
-    y = np.concatenate([rng.choice(8, size=300, p=p) for p in rng.dirichlet(np.ones(8), size=12)])
-    x = centres[y] + rng.normal(size=(len(y), 8))
-    x[client % 2 == 1, :2] = x[client % 2 == 1, 1::-1]
-    return FederatedDataModule.from_arrays(x, y, client, n_classes=8)
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_groups_behind_label_shift_need_adjusted_gradients(seed: int) -> None:
-    data, found = swapped(seed), {}
-    for adjusted in (False, True):
-        options = {"n_streams": 2, "similarity": "cosine", "label_adjusted": adjusted}
-        model = train(make_model(UserCentric, data, client_optimizer=SGD, **options), data, 1)
-        found[adjusted] = adjusted_rand_score(np.arange(12) % 2, model.stream)
-    assert found[False] < 0.5
-    assert found[True] == 1
-
-
 @pytest.mark.parametrize("adjusted", [False, True])
 def test_gradients_of_rounding_alone_have_no_direction(adjusted: bool) -> None:
     """Clients with identical data share one mean; so do those that differ by label frequencies alone."""
@@ -243,12 +220,6 @@ def test_one_stream_by_cosine_is_fedavg(sizes: tuple[int, ...], n_streams: Any) 
     model = train(make_model(UserCentric, data, n_streams=n_streams, **options), data, 3)
     fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
     torch.testing.assert_close(rows_of(model, len(sizes)), rows_of(fedavg, len(sizes)), rtol=1e-12, atol=1e-14)
-
-
-def test_members_that_point_apart_share_by_their_samples() -> None:
-    rows = torch.tensor([[2.0, -2.0, -1.0], [-3.0, 3.0, -1.0], [1.0, -1.0, 4.0]])
-    labels = torch.tensor([0, 0, 1])
-    torch.testing.assert_close(stream_weights(rows, labels), torch.tensor([[2.0, 3.0, 0.0], [1.0, 0.0, 4.0]]))
 
 
 def test_no_silhouette_above_zero_means_one_stream() -> None:

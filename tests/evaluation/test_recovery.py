@@ -6,7 +6,7 @@ import pytest
 from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
 from fedem_lightning.evaluation.component_diagnostics import component_health
 from fedem_lightning.run.results import run_results
-from helpers.federations import make_data, make_model, make_trainer, train_and_test
+from helpers.federations import train_and_test
 
 
 def test_dead_and_twin_components_are_named() -> None:
@@ -17,23 +17,6 @@ def test_dead_and_twin_components_are_named() -> None:
     np.testing.assert_allclose(found["mean_weights"], [0.45, 0.545, 0.005])
     healthy = component_health(np.full((4, 2), 0.5), np.array([[1.0, 0.0], [0.0, 1.0]]))
     assert healthy["dead"] == healthy["twins"] == []
-
-
-def test_equal_components_are_reported_as_twins(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedem_lightning.run.summary import print_summary
-
-    data = make_data()
-    model = make_model(FedEM, data, n_components=2, client_optimizer=ClientSGD(lr=0.1))
-    trainer = make_trainer(2)
-    trainer.fit(model, data)
-    model.components[1].load_state_dict(model.components[0].state_dict())
-    trainer.test(model, data, verbose=False)
-    results = run_results(model, data.federation)
-    assert results["components"]["twins"] == [[0, 1]]
-    named = {"algorithm": "fedem", "dataset": "own", "backbone": "linear", "seed": 0}
-    results["seconds"]["total"] = 1.0
-    print_summary({**results, **named})
-    assert "components 0 and 1 are twins" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("n_components", [2, pytest.param(3, marks=pytest.mark.slow)])

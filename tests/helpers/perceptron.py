@@ -36,10 +36,11 @@ def losses(model: Model, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]
 
 
-def gradient(model: Model, x: np.ndarray, y: np.ndarray) -> Model:
-    """Of the mean cross-entropy, by the chain rule."""
+def gradient(model: Model, x: np.ndarray, y: np.ndarray, q: np.ndarray | None = None) -> Model:
+    """Of the mean of q times the cross-entropy, by the chain rule."""
     features, z = hidden(model, x), logits(model, x)
     error = (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) - np.eye(z.shape[1])[y]) / len(y)
+    error *= 1.0 if q is None else q[:, None]
     below = (error @ model[HEAD[0]]) * (features > 0)
     parts = (below.T @ x, below.sum(axis=0), error.T @ features, error.sum(axis=0))
     return dict(zip((*BODY, *HEAD), parts, strict=True))
@@ -93,6 +94,50 @@ class Clients:
             step = plus(part(gradient(model, x, y), only), pull(model))
             model = plus(model, step, -self.lr)
         return model
+
+
+class Mixture:
+    """Rounds of FedEM whose components have the tensors `own` of their own, and share the others.
+
+    Args:
+        model: where the components start.
+        n_components: M.
+        own: names of tensors.
+
+    """
+
+    def __init__(self, model: Any, n_components: int, own: tuple[str, ...] = (*BODY, *HEAD)) -> None:
+        self.clients, self.own = Clients(), own
+        first = start_of(model)
+        self.components = [first | part(start_of(model, m), own) for m in range(n_components)]
+        self.pi = np.full((len(SIZES), n_components), 1 / n_components)
+
+    def q(self, t: int, pi: np.ndarray) -> np.ndarray:
+        """Eq. 8 for client t with weights pi [M], [n, M]."""
+        x, y = self.clients.samples[t]
+        return by_hand.e_step(pi, np.stack([losses(model, x, y) for model in self.components], axis=1))
+
+    def round(self, number: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Eq. 9, local steps, means; returns q and labels of the cohort's clients."""
+        sent, said = [], []
+        for t in self.clients.cohort(number):
+            q = self.q(t, self.pi[t])
+            self.pi[t] = q.mean(axis=0)
+            sent.append(self.local(t, number, q))
+            said.append((q, self.clients.samples[t][1]))
+        sizes = [len(y) for _, y in said]
+        self.components = [mean([models[m] for models in sent], sizes) for m in range(len(self.components))]
+        return said
+
+    def local(self, t: int, number: int, q: np.ndarray) -> list[Model]:
+        """Shared and own tensors take each step together; the gradient of what is shared is the sum over m."""
+        models, (x, y) = self.components, self.clients.samples[t]
+        for rows in by_hand.batches(self.clients.data, t, self.clients.batch_size, 1, number):
+            each = [gradient(model, x[rows], y[rows], q[rows, m]) for m, model in enumerate(models)]
+            shared = {name: np.sum([g[name] for g in each], axis=0) for name in each[0] if name not in self.own}
+            moves = zip(models, each, strict=True)
+            models = [plus(model, part(g, self.own) | shared, -self.clients.lr) for model, g in moves]
+        return models
 
 
 def start_of(model: Any, m: int = 0) -> Model:

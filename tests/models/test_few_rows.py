@@ -36,8 +36,10 @@ def rows_of(model: Any) -> dict[str, torch.Tensor]:
 def test_a_checkpoint_holds_the_rows_that_were_written(
     kind: Any, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    in_memory = run(kind, tmp_path / "m", 5)
     monkeypatch.setattr(client_store, "MEMORY_LIMIT", limit)
     straight = run(kind, tmp_path / "a", 5)
+    assert straight.own.on_disk == (limit == 0)
     first = run(kind, tmp_path / "b", 3)
     path = tmp_path / "b" / "round-000003.ckpt"
     saved = read_checkpoint(path)["state_dict"]
@@ -48,6 +50,7 @@ def test_a_checkpoint_holds_the_rows_that_were_written(
     resumed = run(kind, tmp_path / "c", 5, path)
     for name, rows in rows_of(straight).items():
         assert torch.equal(rows, rows_of(resumed)[name]), name
+        assert torch.equal(rows, rows_of(in_memory)[name]), name
     loaded = kind.load_from_checkpoint(path)
     for name, rows in rows_of(first).items():
         assert torch.equal(rows, rows_of(loaded)[name]), name

@@ -161,26 +161,6 @@ def test_a_resumed_run_knows_who_has_the_frozen_parameters(tmp_path: Any) -> Non
         assert torch.equal(tensor, resumed.state_dict()[name]), name
 
 
-def test_tied_frozen_weights_stay_tied() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
-            self.b.weight = self.a.weight
-            self.a.requires_grad_(False)
-            self.b.requires_grad_(False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.out(self.b(self.a(x).tanh()))
-
-    network = Tied()
-    model: Any = FedEM(network, n_clients=4, n_components=3, client_optimizer=SGD, batch_size=4)
-    train(model, make_data(), 1)
-    for component in model.components:
-        assert component.b.weight is component.a.weight
-        assert torch.equal(component.a.weight, network.a.weight.double())
-
-
 def test_a_frozen_mobilenet_trains_its_last_layer_alone() -> None:
     network = MobileNetV2(3, frozen_body=True)
     trained = [name for name, p in network.named_parameters() if p.requires_grad]

@@ -1,7 +1,6 @@
 """Clients' models on disk; evaluation of a part of the clients."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 import fedem_lightning.models.client_store as client_store
 from fedem_lightning import ClientSGD, FedEM, Local, UserError
 from fedem_lightning.models.client_store import ClientStore
-from helpers.federations import make_data, make_model, make_trainer, train, train_and_test
+from helpers.federations import make_data, make_model, train, train_and_test
 
 
 def test_scored_clients_stay_the_same_and_unseen_ones_are_scored_too() -> None:
@@ -22,30 +21,6 @@ def test_scored_clients_stay_the_same_and_unseen_ones_are_scored_too() -> None:
         ids.append(list(model.clients.id))
         assert model.clients.population.value_counts().to_dict() == {"seen": 5, "unseen": 5}
     assert ids[0] == ids[1]
-
-
-@pytest.mark.parametrize("precision", ["64-true", "32-true"])
-def test_models_on_disk_give_the_same_bits(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = make_data(sizes=(7, 12, 9), unseen_fraction=0.3)
-    options = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9, state="keep"), "participation": 2}
-
-    def trained(rounds: int, checkpoint: Path | None = None) -> Local:
-        model = make_model(Local, data, **options)
-        trainer = make_trainer(rounds, precision=precision)
-        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
-        trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
-        trainer.test(model, data, verbose=False)
-        return model
-
-    in_memory = trained(4)
-    monkeypatch.setattr(client_store, "MEMORY_LIMIT", 0)
-    straight = trained(4)
-    assert straight.models.on_disk
-    assert "in a temporary file of" in str(straight.models)
-    trained(2)
-    for other in (straight, trained(4, tmp_path / "2.ckpt")):
-        for name, tensor in in_memory.state_dict().items():
-            assert torch.equal(other.state_dict()[name], tensor), name
 
 
 def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
