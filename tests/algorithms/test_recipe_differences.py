@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, SignFlip, TopK, TrimmedMean, UserError
-from fedem_lightning.steps.checkpoints import recipe_of
-from fedem_lightning.steps.recipe_differences import recipe_difference
+from fedem_lightning.steps.checkpoints import recipe_difference, recipe_of
 from helpers.federations import make_data, make_model, make_trainer
 
 OTHER: dict[str, tuple[dict[str, Any], str]] = {

@@ -67,7 +67,7 @@ def test_tuning_is_an_m_step_that_leaves_one_body(part: Any, engine: str) -> Non
     block = data.federation.block(data.federation.clients(), "train")
     before, tuned = model.personal_models(block.clients), scored_models(model, block).models
     q = model.e_step(model.pi, model.losses(block), block)
-    expected = model.mixture.solve(model.mixture.received(len(block.clients)), block, 2, q) if part == "all" else tuned
+    expected = model.mixture.train(model.mixture.received(len(block.clients)), block, 2, q) if part == "all" else tuned
     for name, rows in tuned.items():
         torch.testing.assert_close(rows, expected[name])
         moved = part == "all" or (part == "head") == (name in HEAD)

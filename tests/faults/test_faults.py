@@ -171,9 +171,9 @@ def test_flipped_labels_are_those_of_another_federation() -> None:
 
 def test_faults_that_have_no_effect_are_refused() -> None:
     data = make_data()
-    with pytest.raises(UserError, match=r"faults: SignFlip changes what clients send .* but Local has none"):
+    with pytest.raises(UserError, match="faults: Local has no server .* so SignFlip changes nothing"):
         make_model(Local, data, faults=SignFlip()).prepare_for(data.federation)
-    with pytest.raises(UserError, match="faults: clients do not answer, but AFL needs every client in every round"):
+    with pytest.raises(UserError, match="faults: AFL needs every client in every round, but some do not answer"):
         make_model(AFL, data, faults=NoAnswer()).prepare_for(data.federation)
     real = FederatedDataModule.from_arrays(np.ones((8, 2)), np.arange(8.0), np.arange(8) % 2, task="regression")
     with pytest.raises(UserError, match="faults: label_flip needs a classification, the data is a Regression"):

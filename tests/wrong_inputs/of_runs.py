@@ -36,7 +36,7 @@ ROWS = {
     "backbone._target_=wrong.Net": "backbone._target_: cannot import wrong.Net",
     "algorithm.client_optimizer._target_=torch.optim.SGD": "algorithm.client_optimizer: SGD.__init__() missing 1",
     "aggregation=private algorithm=scaffold": "aggregation: PrivateMean adds noise to the mean of updates alone,",
-    "compression=eight_bit algorithm=local": "compression: Local sends no parameters to a server",
+    "compression=eight_bit algorithm=local": "compression: Local has no server that averages clients' models",
     "faults=send_nan faults.share=0.99": "training diverged: in round 1 no client's update was finite",
     "+callbacks.mean._target_=pytorch_lightning.callbacks.WeightAveraging": "WeightAveraging: it would average",
     "algorithm.color=nocolor": "algorithm.color: expected a colour of Matplotlib, such as teal or #117733, got",

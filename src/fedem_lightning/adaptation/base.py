@@ -64,7 +64,7 @@ class Adaptation(Recorded, ABC):
         """
         optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
-        sgd = algorithm.local.sgd if mixture is None else mixture.tune
+        sgd = algorithm.local.sgd if mixture is None else mixture.train
         options: dict[str, Any] = {"step": step, "epochs": self.epochs, "only": only, "optimizer": optimizer}
         return sgd(models, block, rounds, weights, state=None, quiet=True, **options)
 

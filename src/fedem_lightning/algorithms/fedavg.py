@@ -9,7 +9,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Update
@@ -72,10 +71,8 @@ class FedAvgEnsemble(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
-        shape = len(batch.index), len(self.components)
-        every = self.mixture.even(torch.ones(shape, dtype=self.parameter_dtype, device=batch.index.device))
         theta = self.mixture.received(len(batch.clients))  # [C, M, ...]
-        return Update(self.mixture.solve(theta, batch, round_, every), batch.counts(), start=theta)
+        return Update(self.mixture.train(theta, batch, round_), batch.counts(), start=theta)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- the mean."""

@@ -70,7 +70,7 @@ class FedEM(FederatedAlgorithm):
         if not self.warm_up.is_warming_up():
             self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
         theta = self.mixture.received(len(t), n)  # [C, M, ...]
-        models = self.mixture.solve(theta, batch, round_, q)  # Eq. 10
+        models = self.mixture.train(theta, batch, round_, q)  # Eq. 10
         return Update(models, batch.counts(), start=theta, extras=self.extras(q, batch))  # Alg. 1, line 10: weights n_t
 
     def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:

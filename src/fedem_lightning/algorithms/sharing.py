@@ -59,13 +59,9 @@ class Mixture:
         """The losses of the first n components in nats, in eval mode, [n_samples, n]."""
         return component_losses(self.components[:n], block)
 
-    def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
-        """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]."""
-        return self.local.sgd(models, block, round_, q)
-
-    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
-        """Local training of the clients' models [C, n, ...] outside of rounds; `options` are those of `sgd`."""
-        return self.local.sgd(models, block, round_, weights, **options)
+    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+        """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]; see `sgd`."""
+        return self.local.sgd(models, block, round_, q, **options)
 
     def even(self, losses: Tensor) -> Tensor:
         """Weights like `losses` [n_samples, n] with which each sample counts fully."""
@@ -95,6 +91,7 @@ class TiedMixture(Mixture):
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
         network = MixtureNetwork(components, self.own)
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
+        self.training.observer, self.training.work = local.observer, local.work
 
     def received(self, n_clients: int, n: int | None = None) -> Models:
         """theta_0 once, as views along the components, and n times phi."""
@@ -111,26 +108,16 @@ class TiedMixture(Mixture):
         result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(result)
 
-    def solve(self, models: Models, block: Block, round_: int, q: Tensor) -> Models:
-        """All components over theta_0 and phi together, see `SharedStep`; or one of them alone."""
-        if q.shape[1] == 1:
-            return super().solve(models, block, round_, q)
-        training = self._on_device()
-        training.observer = self.local.observer
-        trained = training.sgd(packed(models, self.own), block, round_, q.unsqueeze(1), step=Step(SharedStep))
-        self.local.work += training.work  # where a round looks for it
-        training.work.clear()
-        return unpacked(trained, q.shape[1])
-
-    def tune(self, models: Models, block: Block, round_: int, weights: Tensor | None, **options: Any) -> Models:
-        """Theta_0 and all phi_m together, as in `solve`, so that each client still has one theta_0."""
+    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+        """Theta_0 and all phi_m together, see `SharedStep`; or one component alone."""
         some = next(iter(models.values()))
         if (n := some.shape[1]) == 1:
-            return super().tune(models, block, round_, weights, **options)
-        weights = self.even(some.new_ones(len(block.index), n)) if weights is None else weights
-        training, only, options["step"] = self._on_device(), options.pop("only"), Step(SharedStep)
-        options["only"] = None if only is None else [packed_name(name, name in self.own) for name in only]
-        return unpacked(training.sgd(packed(models, self.own), block, round_, weights.unsqueeze(1), **options), n)
+            return super().train(models, block, round_, q, **options)
+        q = self.even(some.new_ones(len(block.index), n)) if q is None else q
+        if (only := options.get("only")) is not None:
+            options["only"] = [packed_name(name, name in self.own) for name in only]
+        options["step"] = Step(SharedStep)
+        return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
 
     def even(self, losses: Tensor) -> Tensor:
         """1 / n, as the gradient of theta_0 is a sum over the components."""

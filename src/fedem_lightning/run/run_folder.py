@@ -19,8 +19,7 @@ from fedem_lightning.records.files import regular, write_atomically, writing
 from fedem_lightning.records.remaking import without_gone
 from fedem_lightning.settings.keys import MAY_CHANGE, flatten
 from fedem_lightning.startup import is_worker_rank
-from fedem_lightning.steps.checkpoints import check_tensors, read_checkpoint, recipe_of
-from fedem_lightning.steps.recipe_differences import recipe_difference
+from fedem_lightning.steps.checkpoints import check_tensors, read_checkpoint, recipe_difference, recipe_of
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays, whose names depend on the method."""

@@ -20,12 +20,18 @@ from fedem_lightning.processes import Processes
 from fedem_lightning.records.files import regular
 from fedem_lightning.records.recipes import arguments_with_defaults, is_plain, recipe
 from fedem_lightning.records.remaking import call, find, make, without_gone
-from fedem_lightning.steps.recipe_differences import recipe_difference
+from fedem_lightning.settings.check import parameters
+from fedem_lightning.settings.keys import flatten
 
 LIGHTNINGS_OPTIONS = ("map_location", "hparams_file", "strict", "weights_only")
 """Options of `load_from_checkpoint` that are Lightning's own."""
-GONE_TENSORS = {"UserCentric": ("embedding",)}
-"""Tensors of earlier versions that a method no longer has, by its class."""
+NOT_TRAINED = (
+    *("_target_", "n_clients", "engine", "adaptation", "scored_clients"),
+    *(f"personalize_{name}" for name in ("fraction", "steps")),
+)
+"""Arguments on which training does not depend, up to the last bits, or which are compared elsewhere."""
+_GROUPS = ("backbone", "aggregation", "compression", "faults", "networks", "seed")
+"""Arguments of an algorithm that are keys of their own in a configuration."""
 
 
 def save(algorithm: Method, checkpoint: dict[str, Any]) -> None:
@@ -49,10 +55,9 @@ def restore(algorithm: Method, checkpoint: dict[str, Any]) -> None:
     """Takes statistics and diagnostics from a checkpoint (see `check_tensors`); the run counts on from there."""
     check_tensors(checkpoint, algorithm)
     before, trainer = dict(checkpoint.get("recipe") or {}), algorithm._trainer
-    if trainer is not None and trainer.state.fn == "fit" and trainer.is_global_zero:  # a lower rate, say, may be meant
-        differs = recipe_difference(before, recipe_of(algorithm), type(algorithm))
-        if differs is not None:
-            warnings.warn(f"ckpt_path: the fit goes on with other settings: {differs}", stacklevel=2)
+    goes_on = trainer is not None and trainer.state.fn == "fit" and trainer.is_global_zero
+    if goes_on and (differs := recipe_difference(before, recipe_of(algorithm), type(algorithm))):  # it may be meant
+        warnings.warn(f"ckpt_path: the fit goes on with other settings: {differs}", stacklevel=2)
     algorithm.statistics.count_on(checkpoint["statistics"])
     algorithm.curves = checkpoint.get("curves", {})  # older checkpoints have none
     algorithm.federation_digest = checkpoint["federation"]
@@ -73,13 +78,31 @@ def recipe_of(algorithm: Method) -> dict[str, Any]:
     return {"_target_": f"{kind.__module__}.{kind.__qualname__}", "backbone": backbone, **made}
 
 
+def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) -> str | None:
+    """The first key in which two recipes of a class's algorithms differ, with both values; None: they are the same.
+
+    `before` is that of a checkpoint ({}: an older one, which has none); nothing in it is made.
+    """
+    if not before:
+        return None
+    known = {name: part.default for name, part in parameters(kind).known.items()}
+    defaults = recipe({name: value for name, value in known.items() if value is not inspect.Parameter.empty})
+    a, b = (
+        flatten({k: v for k, v in (defaults | r).items() if k not in NOT_TRAINED}) for r in (without_gone(before), now)
+    )
+    for key in sorted(a.keys() | b.keys()):
+        remade = key in ("backbone.pretrained", "backbone.body.pretrained")  # from a file, which has the weights
+        if a.get(key) != b.get(key) and not remade:
+            name = key if key.split(".")[0] in _GROUPS else f"algorithm.{key}"
+            return f"{name} was {a.get(key)}, now it is {b.get(key)}"
+    return None
+
+
 def logged_arguments(algorithm: Method) -> dict[str, Any]:
     """The arguments of an algorithm for Lightning's loggers, as plain values: those given, and the others' defaults."""
     made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
-    chosen = {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
-    given = arguments_with_defaults(algorithm)
-    result: dict[str, Any] = recipe({"algorithm": type(algorithm).__name__, **given, **made, **chosen})
-    return result
+    made |= {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
+    return recipe({"algorithm": type(algorithm).__name__, **arguments_with_defaults(algorithm), **made})
 
 
 def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
@@ -97,11 +120,11 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a broken file fails in many ways: zip, pickle, end of file, ...
         raise UserError(f"{key}: {path} is no intact checkpoint ({type(error).__name__})") from error
-    known = isinstance(checkpoint, dict) and {"state_dict", "statistics", "federation"} <= checkpoint.keys()
-    known = known and isinstance(checkpoint["statistics"], dict) and isinstance(checkpoint["state_dict"], dict)
+    known = isinstance(checkpoint, dict) and "federation" in checkpoint
+    known = known and all(isinstance(checkpoint.get(part), dict) for part in ("statistics", "state_dict"))
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
-    for name in GONE_TENSORS.get(_written_by(checkpoint), ()):
-        checkpoint["state_dict"].pop(name, None)
+    if _written_by(checkpoint) == "UserCentric":
+        checkpoint["state_dict"].pop("embedding", None)  # of earlier versions
     return checkpoint
 
 
@@ -173,11 +196,12 @@ def _written_by(checkpoint: dict[str, Any]) -> str:
 
 def check_tensors(checkpoint: dict[str, Any], model: Method, file: str = "the checkpoint") -> None:
     """UserError for a checkpoint of another method, or with a tensor of another shape; messages call it `file`."""
-    written_by = _written_by(checkpoint)
-    saved, mine, kind = checkpoint["state_dict"], model.state_dict(), type(model).__name__
-    other = written_by == "FedALA" and "served.written" not in saved
-    message = "is of an older version, whose FedALA served the model before the newest aggregate; train it again"
-    require(not other, f"ckpt_path: {file} {message}")
+    saved, mine, kind, written_by = (
+        checkpoint["state_dict"],
+        model.state_dict(),
+        type(model).__name__,
+        _written_by(checkpoint),
+    )
     for name in sorted((saved.keys() | mine.keys()) - model.states.sized_by_data):
         before, now = (_shape(t, name) for t in (saved, mine))
         message = f"has {name} of shape {before}, this run's is {now}: algorithm, backbone and data must agree"

@@ -17,6 +17,11 @@ from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
 
+_NO_FEDERATION = (
+    "the Trainer's data: expected a FederatedDataModule, got {}; FederatedDataModule.from_arrays(x, y, client) makes "
+    "one; samples of a known client are predicted by model.client(NAME).predict(x)"
+)
+
 
 def check_data(trainer: pl.Trainer) -> Any:
     """What the Trainer was given as data; UserError if it cannot yield a federation."""
@@ -26,61 +31,33 @@ def check_data(trainer: pl.Trainer) -> Any:
     source = loops[trainer.state.fn.value]._data_source.instance
     batches = isinstance(source, DataLoader | Dataset | Sequence | Mapping | Tensor | np.ndarray)
     yields = isinstance(source, Iterable | pl.LightningDataModule | pl.LightningModule) and not batches
-    require(source is None or yields, _no_federation(given(source)))
+    require(source is None or yields, _NO_FEDERATION.format(given(source)))
     return source
-
-
-def _no_federation(got: str) -> str:
-    made = "FederatedDataModule.from_arrays(x, y, client) makes one"
-    instead = f"{made}; samples of a known client are predicted by model.client(NAME).predict(x)"
-    return f"the Trainer's data: expected a FederatedDataModule, got {got}; {instead}"
 
 
 def check_capabilities(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if the model was made for another federation, or the method is not defined for this one."""
     batches = f"batches of {type(federation).__name__}"  # of a loader: the one batch of a round is all clients
-    require(isinstance(federation, Federation), _no_federation(batches))
-    name = type(algorithm).__name__
-    require(
-        federation.n_clients == algorithm.n_clients,
-        f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}",
-    )
-    check_robustness(algorithm, federation)
-    compresses = algorithm.compression is not None
-    require(algorithm.sends_models or not compresses, f"compression: {name} sends no parameters to a server")
-    check_client_optimizer(algorithm)
-    if algorithm.remote is not None:
-        algorithm.remote.check(algorithm)
-
-
-def check_client_optimizer(algorithm: Method) -> None:
-    """Raises UserError for an adaptive client optimiser if the method's equations are those of gradient steps."""
-    kind, name = type(algorithm.local.optimizer).__name__, type(algorithm).__name__
-    free = algorithm.local.takes_steps and not algorithm.needs_sgd
-    needs = f"algorithm.client_optimizer: {name} needs plain gradient steps, expected sgd (ClientSGD), got {kind}"
-    require(free or not algorithm.local.optimizer.adaptive, needs)
-
-
-def check_robustness(algorithm: Method, federation: Federation) -> None:
-    """Raises UserError if the aggregation or the faults are not defined for the method, the data or the cohort."""
-    name, faults = type(algorithm).__name__, algorithm.faults
+    require(isinstance(federation, Federation), _NO_FEDERATION.format(batches))
+    other = f"n_clients: the model was made for {algorithm.n_clients} clients, the data has {federation.n_clients}"
+    require(federation.n_clients == algorithm.n_clients, other)
+    name, aggregation, faults = type(algorithm).__name__, algorithm.aggregation, algorithm.faults
+    sends, no_server = algorithm.sends_models, f"{name} has no server that averages clients' models"
     if federation.keys is None:  # a client of its own does not aggregate
-        algorithm.aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
-    sends = algorithm.sends_models
-    kind = type(algorithm.aggregation).__name__
-    require(
-        sends or algorithm.aggregation.is_plain,
-        f"aggregation: {name} has no server that averages clients' models, expected mean, got {kind}",
-    )
-    if algorithm.aggregation.samples_independently:
+        aggregation.check(cohort_size(algorithm.participation, len(federation.clients())))
+    plain = f"aggregation: {no_server}, expected mean, got {type(aggregation).__name__}"
+    require(sends or aggregation.is_plain, plain)
+    if aggregation.samples_independently:
         check_released(algorithm, federation)
     if faults is not None:
-        kind = type(faults).__name__
-        require(
-            sends or not faults.corrupts,
-            f"faults: {kind} changes what clients send to a server that averages models, but {name} has none",
-        )
+        require(sends or not faults.corrupts, f"faults: {no_server}, so {type(faults).__name__} changes nothing")
         faults.check(federation)
+    require(sends or algorithm.compression is None, f"compression: {no_server}")
+    sgd, free = algorithm.local.optimizer, algorithm.local.takes_steps and not algorithm.needs_sgd
+    needs = f"{name} needs plain gradient steps, expected sgd (ClientSGD), got {type(sgd).__name__}"
+    require(free or not sgd.adaptive, f"algorithm.client_optimizer: {needs}")
+    if algorithm.remote is not None:
+        algorithm.remote.check(algorithm)
 
 
 def check_released(algorithm: Method, federation: Federation) -> None:
@@ -94,16 +71,12 @@ def check_released(algorithm: Method, federation: Federation) -> None:
 
 def check_everybody_trains(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if a client that trains may be left out of a round."""
-    name, n_seen = type(algorithm).__name__, len(federation.clients())
-    require(
-        cohort_size(algorithm.participation, n_seen) >= n_seen,
-        f"algorithm.participation: {name} needs every client in every round, got {algorithm.participation}",
-    )
+    n_seen, needs = len(federation.clients()), f"{type(algorithm).__name__} needs every client in every round"
+    share = f"algorithm.participation: {needs}, got {algorithm.participation}"
+    require(cohort_size(algorithm.participation, n_seen) >= n_seen, share)
     limited = any(network.deadline is not None for network in algorithm.networks.values())
-    deadline = f"network.deadline: it leaves clients out of rounds, but {name} needs every client in every round"
-    require(not limited, deadline)
-    answer = f"faults: clients do not answer, but {name} needs every client in every round"
-    require(algorithm.faults is None or algorithm.faults.answers, answer)
+    require(not limited, f"network.deadline: {needs}, expected none")
+    require(algorithm.faults is None or algorithm.faults.answers, f"faults: {needs}, but some do not answer")
 
 
 def check_classes(algorithm: Method, federation: Federation) -> None:
@@ -128,17 +101,15 @@ def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
     kind = type(task).__name__
     try:
         outputs = called(backbone.eval(), x)
-        is_tensor = isinstance(outputs, Tensor)
-        given = tuple(outputs.shape[1:]) if is_tensor else f"a {type(outputs).__name__}, no tensor"
-        fits = is_tensor and outputs.ndim > 1 and outputs.shape[-1] == task.n_outputs
+        given = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}, no tensor"
+        fits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[-1] == task.n_outputs
         fits = fits and task.losses(outputs, y).shape == index.shape
     except Exception as error:  # a network may raise any error on samples of the wrong shape
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         floats = isinstance(x, dict) or x.is_floating_point()
         hint = "" if floats else "; x are whole numbers, which stay so: give floats if the network needs them"
-        shape = federation.in_shape
-        line = f"backbone: it does not take samples of shape {shape} for {kind} ({reason}){hint}"
-        raise UserError(line) from error
+        shape = f"backbone: it does not take samples of shape {federation.in_shape} for {kind}"
+        raise UserError(f"{shape} ({reason}){hint}") from error
     finally:
         backbone.train(was_training)
     check_body(backbone, federation.samples, index)

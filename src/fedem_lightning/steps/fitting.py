@@ -1,8 +1,8 @@
 """What a fit checks, plans and logs around its rounds."""
 
+import re
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelSummary
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -10,13 +10,17 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.names import listed
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
 from fedem_lightning.method import Method
+from fedem_lightning.models.components import copied, model_state
+from fedem_lightning.models.parts import one_sample, owner, split_body_head, users_network
+from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.server_step import check_optimizers
+from fedem_lightning.settings.check import parameters
 from fedem_lightning.steps.checkpoints import CheckpointReader
 from fedem_lightning.steps.checks import check_capabilities, check_data, check_fit, check_logits
-from fedem_lightning.steps.heads import use_computed_head, whose_parts
 from fedem_lightning.steps.trainer_options import check_trainer
 
 
@@ -37,10 +41,9 @@ def check_start(algorithm: Method) -> None:
 
 def _drop_summary(algorithm: Method) -> None:
     """A line for Lightning's table of layers, which would count the FLOPs of `forward`, 0; a deeper table stays."""
-    callbacks: list[pl.Callback] = algorithm.trainer.callbacks  # type: ignore[attr-defined]
+    callbacks, first = algorithm.trainer.callbacks, algorithm.components[0]  # type: ignore[attr-defined]
     for callback in [each for each in callbacks if isinstance(each, ModelSummary) and each._max_depth == 1]:
         callbacks.remove(callback)
-        first = algorithm.components[0]
         sizes = f"{sum(p.numel() for p in first.parameters()):,} parameters each"
         rank_zero_only(print)(f"model: {len(algorithm.components)} x {type(first).__name__}, {sizes}")
 
@@ -64,6 +67,19 @@ def plan(algorithm: Method) -> None:
         rank_zero_only(print)(line)
 
 
+def whose_parts(algorithm: Method) -> str:
+    """A line that says whose values layers have, where some are each client's or component's; "": nothing to say."""
+    network, own = algorithm.components[0], algorithm.own_parameters
+    who, others = "each client's own", "averaged"
+    if not own and (own := getattr(getattr(algorithm, "mixture", None), "own", ())):
+        who, others = "each component's own", "common to all"
+    names = model_state(network)
+    if not own or len(own) == len(names):
+        return ""
+    layers = [dict.fromkeys(owner(name) or name for name in names if (name in own) == mine) for mine in (True, False)]
+    return f"{who}: {listed(layers[0], 8)}; {others}: {listed(layers[1], 8)}"
+
+
 def prepare(algorithm: Method, federation: Federation) -> Federation:
     """Prepares the algorithm for rounds and scores on this federation; returns it in the units that the model learned.
 
@@ -74,15 +90,50 @@ def prepare(algorithm: Method, federation: Federation) -> Federation:
     check_capabilities(algorithm, federation)
     use_computed_head(algorithm, federation, begun=algorithm._trainer is not None)
     algorithm.prepare(federation)
-    if algorithm.adaptation is not None:
-        algorithm.adaptation.prepare(federation)
     if algorithm.remote is None:  # else every client checks it
         check_fit(algorithm.components[0], federation)
     if algorithm.adaptation is not None:
+        algorithm.adaptation.prepare(federation)
         algorithm.adaptation.check_network(algorithm.components[0], federation)
     if algorithm.schema is None:
         algorithm.schema = Schema.of(federation)
     return federation
+
+
+def use_computed_head(algorithm: Method, federation: Federation, begun: bool = False) -> None:
+    """Makes an algorithm anew, in place, if its constructor took another layer for the head than computes the outputs.
+
+    The constructor, which has no data, takes the layer that was made last. From here on the head is named among the
+    algorithm's arguments, so that a checkpoint knows it. Where the user has named it, nothing happens. UserError:
+    `computed_last` finds no head; or it is too late, as the training has `begun`.
+    """
+    made_with, head = algorithm.made_with, parameters(type(algorithm)).known.get("head")  # type: ignore[arg-type]
+    if made_with.get("shared") == "body" and len(algorithm.components) > 1:
+        key = "shared"
+    elif head is not None and made_with.get("head") is None:
+        key = "head"
+    else:
+        return
+    network = users_network(algorithm.components[0])
+    if algorithm.remote is None:
+        check_fit(network, federation)  # it says best what does not fit
+    made_last = split_body_head(network, key=key)
+    result = split_body_head(network, key=key, x=one_sample(federation, network))
+    if result == made_last:
+        return
+    named: Any = rf"^{re.escape(owner(result.head[0]))}\."
+    if key == "shared":
+        named = [name for name in trained_parameters(network) if name in result.body]
+    layers = f"the outputs come from {', '.join(result.head)}, but the model has taken {', '.join(made_last.head)}"
+    in_time = not begun and not algorithm.statistics.rounds
+    require(in_time, f"{key}: {layers}; make it anew, with {key}={named!r}, and train it")
+    networks = iter([copied(users_network(component)) for component in algorithm.components])
+    like = next(algorithm.components.parameters())
+    arguments: dict[str, Any] = {**made_with, key: named, "backbone": lambda: next(networks)}
+    kept = {name: getattr(algorithm, name) for name in ("_trainer", "remote", "cohort_secret", "deployed_before")}
+    type(algorithm).__init__(algorithm, **arguments)
+    vars(algorithm).update(kept, made_with={**made_with, key: named})
+    algorithm.to(like.device, like.dtype)
 
 
 def begin_fit(algorithm: Method, federation: Federation) -> None:

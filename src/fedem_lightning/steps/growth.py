@@ -25,8 +25,7 @@ def grown(algorithm: Method, n_more: int) -> Method:
     arguments = {**algorithm.made_with, "n_clients": n_clients, "backbone": lambda: copy.deepcopy(source)}
     other = type(algorithm)(**arguments).to(algorithm.device, algorithm.parameter_dtype)
     vars(other.statistics).update(copy.deepcopy(vars(algorithm.statistics)))
-    other.federation_digest = algorithm.federation_digest
-    other.schema = algorithm.schema
+    other.federation_digest, other.schema = algorithm.federation_digest, algorithm.schema
     stacked = {f"{name}.": store.levels for name, store in algorithm.states.stores().items() if store.levels > 1}
     old, new = algorithm.state_dict(), other.state_dict()
     for name, tensor in old.items():

@@ -27,32 +27,30 @@ class TrainedModel:
         self.algorithm, self.schema = algorithm, algorithm.schema
         self._guest: Method | None = None  # a copy with room for one more client
 
+    @torch.no_grad()
     def client(self, name: str) -> ClientModel:
         """The model of a client that trained, a copy.
 
         UserError: no such client trained; or clients adapt their models to samples, which the model does not keep; or
         Flower's clients keep their models.
         """
-        algorithm, schema = self.algorithm, self.schema
-        t = torch.tensor([schema.trained(name)], device=algorithm.device)
-        self.check_models_are_here()
-        require(
-            algorithm.adaptation is None,
-            f"client: with adaptation={type(algorithm.adaptation).__name__.lower()} a client tunes its model on its "
-            f"own samples, which the model does not keep; use personalize(x, y, name={name!r})",
-        )
-        with torch.no_grad():
-            return client_model(algorithm.personal_models(t), schema, schema.name(int(t)))
+        t = self.schema.trained(name)
+        return client_model(self._known(torch.tensor([t])), self.schema, self.schema.name(t))
 
+    @torch.no_grad()
     def clients_models(self) -> ClientModels:
         """The models of all clients that trained; UserError as for `client`."""
-        algorithm, schema = self.algorithm, self.schema
+        t = torch.nonzero(self.schema.seen).squeeze(1)
+        names = tuple(self.schema.name(i) for i in t.tolist())
+        return ClientModels(names, self._known(t), self.schema)
+
+    def _known(self, clients: Tensor) -> PersonalModels:
+        """The models of clients [C] that trained."""
         self.check_models_are_here()
-        t = torch.nonzero(schema.seen).squeeze(1)
-        require(algorithm.adaptation is None, "clients: they tune their models on their own samples; personalize them")
-        with torch.no_grad():
-            personal = algorithm.personal_models(t.to(algorithm.device))
-        return ClientModels(tuple(schema.name(i) for i in t.tolist()), personal, schema)
+        adapts = f"client: with adaptation={type(self.algorithm.adaptation).__name__.lower()} clients tune their models"
+        kept = self.algorithm.adaptation is None
+        require(kept, f"{adapts} on samples, which the model does not keep; use personalize(x, y, name=...)")
+        return self.algorithm.personal_models(clients.to(self.algorithm.device))
 
     def check_models_are_here(self) -> None:
         """Raises UserError if Flower's clients predict with something that stays with them."""
@@ -83,9 +81,8 @@ class TrainedModel:
         x, labels = self.schema.x_of(x), self.schema.labels(y)
         n = n_rows(x)
         require(len(labels) == n, f"y: expected {n} labels, one for each sample, got {len(labels)}")
-        samples: Any = self.schema.samples_of(x, labels)
-        everything = np.zeros(len(samples.y), dtype=np.int64)
-        models = self.personalize_many(samples, everything, everything, (str(name),))
+        everything = np.zeros(n, dtype=np.int64)
+        models = self.personalize_many(self.schema.samples_of(x, labels), everything, everything, (str(name),))
         return models.model(str(name))
 
     def personalize_many(
@@ -104,11 +101,8 @@ class TrainedModel:
         new: list[str] = []
         for name in names:
             place = schema.place(name)
-            trained = place is not None and bool(schema.seen[place])
-            require(
-                not trained or algorithm.adaptation is not None,
-                f"client: {name} took part in training and has its model; give the new client another name",
-            )
+            free = place is None or not schema.seen[place] or algorithm.adaptation is not None
+            require(free, f"client: {name} took part in training and has its model; give the new client another name")
             clients.append(schema.n_clients + len(new) if place is None else place)
             new += [name] if place is None else []
         t = torch.tensor(clients, dtype=torch.int64)
