@@ -171,7 +171,7 @@ def test_flipped_labels_are_those_of_another_federation() -> None:
 
 def test_faults_that_have_no_effect_are_refused() -> None:
     data = make_data()
-    with pytest.raises(UserError, match="faults: Local has no server .* so SignFlip changes nothing"):
+    with pytest.raises(UserError, match=r"faults: Local has no server .* so SignFlip changes nothing"):
         make_model(Local, data, faults=SignFlip()).prepare_for(data.federation)
     with pytest.raises(UserError, match="faults: AFL needs every client in every round, but some do not answer"):
         make_model(AFL, data, faults=NoAnswer()).prepare_for(data.federation)
