@@ -111,19 +111,6 @@ def test_the_order_of_samples_does_not_depend_on_the_block_but_on_the_seed() -> 
     assert batches_met(local_epochs=1.5, seed=1) != together
 
 
-def test_steps_beyond_a_pass_begin_another_one() -> None:
-    """Of five steps of 4, 4, 3, 4, 4 samples the last two are new ones of the second pass."""
-    met = batches_met(local_steps=5)
-    for t in (0, 1):
-        for start in (0, 5):
-            steps = met[t][start : start + 5]
-            assert [len(batch) for batch in steps] == [4, 4, 3, 4, 4]
-            assert sorted(i for batch in steps[:3] for i in batch) == list(range(11))
-            assert len({i for batch in steps[3:] for i in batch}) == 8
-            assert steps[3:] != steps[:2]
-    assert [len(batch) for batch in met[2]] == [4, 2, 4, 2, 4] * 2
-
-
 # --- keys of dropout and augmentation ---------------------------------------------------------------------------------
 
 

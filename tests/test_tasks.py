@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, Linear
 from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression
-from helpers.federations import make_trainer
 
 RNG = np.random.default_rng(0)
 N, Y, L, K, M = 6, 4, 7, 3, 2
@@ -143,20 +141,3 @@ def test_the_perplexity_of_a_client_is_that_of_its_known_positions() -> None:
         np.testing.assert_allclose(found["perplexity"][c], np.exp(-np.mean(log_p)))
         np.testing.assert_allclose(found["accuracy"][c], np.mean(right))
     assert np.isnan(found["perplexity"][3])
-
-
-def test_the_local_solver_divides_by_all_labels() -> None:
-    """One full-batch step of FedEM with one component is the gradient of mean(losses) / K."""
-    x = RNG.normal(size=(N, 2))
-    y = LABELS["multilabel"]
-    data = FederatedDataModule.from_arrays(x, y, np.zeros(N, int), task="multilabel", split=np.zeros(N, int))
-    network = Linear((2,), K).double()
-    weight = next(network.parameters())
-    before = weight.detach().clone()
-    outputs = network(torch.from_numpy(x))
-    (TASKS["multilabel"].losses(outputs, torch.from_numpy(y.astype(np.int64))).mean() / K).backward()
-    assert weight.grad is not None
-    model = FedEM(network, 1, n_components=1, batch_size=N, client_optimizer=ClientSGD(lr=0.5))
-    make_trainer(1).fit(model, data)
-    after = next(model.components[0].parameters())
-    np.testing.assert_allclose(after.detach(), before - 0.5 * weight.grad, rtol=1e-6)

@@ -25,6 +25,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.evaluation.scores import scored_models
 from fedem_lightning.models.parts import normalization_tensors
+from helpers import by_hand
 from helpers.federations import make_data, make_model, parameters, train, train_and_test
 
 SGD: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3, momentum=0.9), "participation": 0.5}
@@ -105,16 +106,10 @@ def test_fedbn_agrees_with_plain_torch() -> None:
         network.load_state_dict(model.components[0].state_dict())
         networks.append(network)
     train(model, data, 3)
-    from helpers import by_hand
-
     for k in range(3):
         for t, network in enumerate(networks):
             x, y = (torch.from_numpy(part) for part in by_hand.samples(data, t))
-            optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
-            for rows in by_hand.batches(data, t, 4, 1, k):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
-                optimizer.step()
+            by_hand.by_torch(network, x, y, by_hand.batches(data, t, 4, 1, k), lr=0.2)
         shared = set(networks[0].state_dict()) - NORM
         states = [network.state_dict() for network in networks]
         mean = {name: sum(n * s[name] for n, s in zip(sizes, states, strict=True)) / sum(sizes) for name in shared}

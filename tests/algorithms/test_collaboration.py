@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score
 
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
 from fedem_lightning.evaluation.component_diagnostics import group_scores
@@ -27,14 +28,6 @@ def test_the_adjusted_rand_index_by_hand() -> None:
     assert group_scores(np.arange(6), true) == {}
 
 
-def rand_index(found: np.ndarray, true: np.ndarray) -> float:
-    """Adjusted for chance, from pairs of clients (Hubert and Arabie 1985)."""
-    pairs = np.triu(np.ones((len(true), len(true)), dtype=bool), k=1)
-    a, b = ((g[:, None] == g)[pairs] for g in (found, true))
-    by_chance = a.sum() * b.sum() / pairs.sum()
-    return float(((a & b).sum() - by_chance) / ((a.sum() + b.sum()) / 2 - by_chance))
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "groups"),
     [
@@ -42,9 +35,7 @@ def rand_index(found: np.ndarray, true: np.ndarray) -> float:
         (Clustered, {}, 1),  # not split yet
         (Clustered, {"eps1": 1e9, "eps2": 0.0, "min_rounds": 3}, 2),
         (HypCluster, {"n_components": 3}, None),
-        (HypCluster, {"initialization": "random", "n_components": 2}, None),
         (UserCentric, {"n_streams": 2}, 2),
-        (UserCentric, {"n_streams": 3}, 3),
         (UserCentric, {}, 0),  # each client is alone
         (HypCluster, {"n_components": 1}, 0),
         (FedAvg, {}, 0),
@@ -66,7 +57,7 @@ def test_groups_are_measured_where_a_method_forms_any(
     own = torch.einsum("cm,cmd->cd", model.personal_models(seen).mixture, models)
     _, found = np.unique(own.numpy(), axis=0, return_inverse=True)
     assert recovery["groups_found"] == len(set(found.tolist())) == (groups or recovery["groups_found"])
-    assert recovery["adjusted_rand_index"] == pytest.approx(rand_index(found, seen.numpy() % 2))
+    assert recovery["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(seen.numpy() % 2, found))
     assert groups != 2 or recovery["adjusted_rand_index"] == 1.0
 
 

@@ -185,21 +185,14 @@ def test_two_rounds_of_afl_agree_with_numpy() -> None:
 # --- APFL -------------------------------------------------------------------------------------------------------------
 
 
-def apfl(lr: float, alpha: float, **options: Any) -> tuple[Any, FederatedDataModule, list[np.ndarray]]:
-    """Three clients whose own models v_t already differ from w and from one another; and these v_t."""
-    data = three_clients()
-    model = make_model(APFL, data, alpha=alpha, client_optimizer=ClientSGD(lr=lr), **options).double()
-    own = np.random.default_rng(0).normal(size=(3, 15))
-    rows = torch.from_numpy(own).unsqueeze(1)
-    stacked = {"linear.weight": rows[..., :12].reshape(3, 1, 3, 4), "linear.bias": rows[..., 12:]}
-    model.own[torch.arange(3)] = stacked
-    return model, data, list(own)
-
-
 @pytest.mark.parametrize("lr", [0.1, 5.0])
 def test_a_round_of_apfl_agrees_with_numpy(lr: float) -> None:
     """Two local steps; alpha moves at the first one alone, and a large rate drives it to the ends of [0, 1]."""
-    model, data, v = apfl(lr, 0.375, local_steps=2)
+    data, rows = three_clients(), np.random.default_rng(0).normal(size=(3, 15))
+    options: dict[str, Any] = {"alpha": 0.375, "client_optimizer": ClientSGD(lr=lr), "local_steps": 2}
+    model, v = make_model(APFL, data, **options).double(), list(rows)
+    own = torch.from_numpy(rows).unsqueeze(1)  # which already differ from w and from one another
+    model.own[torch.arange(3)] = {"linear.weight": own[..., :12].reshape(3, 1, 3, 4), "linear.bias": own[..., 12:]}
     w, sent, alphas = vector(model.components[0]), [], []
     for t in range(3):
         (x, y), w_t, alpha = samples(data, t), w, 0.375

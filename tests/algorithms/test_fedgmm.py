@@ -129,16 +129,12 @@ def test_principal_components_are_scikit_learns_and_never_of_unseen_clients() ->
         assert torch.equal(getattr(found[0], name), getattr(found[1], name))
 
 
-def test_an_embedding_is_fixed_and_saved() -> None:
+def test_an_embedding_stays_as_it_is() -> None:
     data = make_data(sizes=(30, 21, 44), n_features=7)
     model = started(data, embedding="pca", dimension=2)
     before = model.projection.clone()
-    assert before.shape == (7, 2)
     train(model, data, 2)
     assert torch.equal(model.projection, before)
-    copy = make_model(FedGMM, data, embedding="pca", dimension=2).double()
-    copy.load_state_dict(model.state_dict())
-    assert torch.equal(copy.projection, before)
     x = np.random.default_rng(0).normal(size=(5, 7))
     z = (x - model.center.numpy()) @ before.numpy()
     network = model.client("1").networks[0]

@@ -48,12 +48,9 @@ def prepared(data: FederatedDataModule, **options: Any) -> UserCentric:
 
 def sample_gradients(model: Any, data: FederatedDataModule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gradients of a linear softmax model at each training sample [n, D], labels and owners, in NumPy."""
-    block = data.federation.block(data.federation.clients(), "train")
-    w, b = (p.detach().double().numpy() for p in model.components[0].parameters())
+    block, theta = data.federation.block(data.federation.clients(), "train"), vector(model.components[0])
     x, y = block.x(torch.float64).numpy(), block.y().numpy()
-    p = np.exp(x @ w.T + b)
-    error = p / p.sum(axis=1, keepdims=True) - np.eye(3)[y]
-    each = np.concatenate([(error[:, :, None] * x[:, None]).reshape(len(x), -1), error], axis=1)
+    each = np.stack([gradient(theta, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
     return each, y, block.owner.numpy()
 
 

@@ -63,11 +63,6 @@ class DropoutNet(nn.Module):
         return self.layers(x)
 
 
-class BatchNormNet(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-
 class Unstackable(nn.Module):
     """Decides by a value, which torch.func cannot stack."""
 
@@ -101,7 +96,7 @@ def test_what_cannot_be_stacked_falls_back_to_loop_and_says_so_once() -> None:
         (MLP((784,), 62, hidden=(2048,)), "cpu", "loop"),
         (ReferenceCNN(4), "cpu", "loop"),
         (ReferenceCNN(4), "cuda", "vmap"),
-        (BatchNormNet(), "cpu", "vmap"),
+        (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), "cpu", "vmap"),
         (CharLSTM(80), "cuda", "vmap"),
         (CharLSTM(80), "cpu", "vmap"),
         (MobileNetV2(10), "cpu", "loop"),

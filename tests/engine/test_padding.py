@@ -10,6 +10,7 @@ from torch import nn
 from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.engine import vmap
 from fedem_lightning.local_solver import shuffled_batches
+from helpers.by_hand import by_torch
 from helpers.federations import make_data
 
 pytestmark = pytest.mark.fast
@@ -82,14 +83,8 @@ def test_padding_counts_for_nothing(
         for m in range(2):
             net = backbone().double()
             net.load_state_dict(model.components[m].state_dict())
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
-            for positions in order:
-                for rows in positions[block.owner[positions] == c].split(BATCH):
-                    losses = nn.functional.cross_entropy(net(x[rows]), y[rows], reduction="none")
-                    q = torch.ones(len(rows)) if weights is None else weights[rows, m]
-                    optimizer.zero_grad()
-                    ((q * losses).sum() / len(rows)).backward()
-                    optimizer.step()
+            rows = [part for one in order for part in one[block.owner[one] == c].split(BATCH)]
+            by_torch(net, x, y, rows, None if weights is None else weights[:, m], lr=0.3, momentum=0.9)
             for name, expected in net.state_dict().items():
                 torch.testing.assert_close(found[name][c, m], expected, rtol=1e-9, atol=1e-12)
 

@@ -23,26 +23,21 @@ def test_a_loss_that_still_falls_is_said() -> None:
     assert "rounds 18 to 20" in unfinished_line(found)
 
 
-def test_a_loss_that_has_come_to_its_floor_is_finished() -> None:
-    found = convergence(_curves({r: math.exp(-r / 20) + 0.1 for r in range(0, 301, 10)}))
-    assert found["finished"] is True
-    assert unfinished_line(found) == ""
+NOISE = np.random.default_rng(0).normal(size=21)
+LOSSES: dict[str, tuple[dict[int, float], bool]] = {
+    "at its floor": ({r: math.exp(-r / 20) + 0.1 for r in range(0, 301, 10)}, True),
+    "slow from the start": ({r: 1.1 - 0.0001 * r for r in range(0, 201, 10)}, False),  # 0.2 % of it in a tenth
+    "of separable classes, small": ({r: 1 / (1 + 5 * r) for r in range(0, 401, 10)}, True),  # it falls for ever
+    "noise at a floor": ({5 * r: 0.3 + math.exp(-r) + 0.0004 * float(noise) for r, noise in enumerate(NOISE)}, True),
+}
 
 
-def test_a_slow_fall_from_the_start_is_not_finished() -> None:
-    found = convergence(_curves({r: 1.1 - 0.0001 * r for r in range(0, 201, 10)}))  # 0.2 % of the loss in a tenth
-    assert found["finished"] is False
-
-
-def test_the_loss_of_separable_classes_falls_for_ever_and_is_finished_once_it_is_small() -> None:
-    assert convergence(_curves({r: 1 / (1 + 5 * r) for r in range(0, 401, 10)}))["finished"] is True
-
-
-def test_noise_around_a_floor_is_no_fall() -> None:
-    draws = np.random.default_rng(0)
-    for _ in range(50):
-        losses = {r: 0.3 + math.exp(-r / 5) + 0.0004 * float(draws.normal()) for r in range(0, 101, 5)}
-        assert convergence(_curves(losses))["finished"] is True
+@pytest.mark.parametrize("kind", LOSSES)
+def test_whether_a_loss_still_falls(kind: str) -> None:
+    losses, finished = LOSSES[kind]
+    found = convergence(_curves(losses))
+    assert found["finished"] is finished
+    assert (unfinished_line(found) == "") == finished
 
 
 def test_a_fall_over_more_than_a_tenth_counts_by_its_share() -> None:

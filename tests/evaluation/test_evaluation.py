@@ -4,9 +4,7 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, Local
 from fedem_lightning.evaluation.component_diagnostics import recovery_scores
-from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize, summarize_table
-from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, train_and_test
 
 
@@ -34,21 +32,6 @@ def test_bottom_decile_is_the_right_client(n_clients: int, place: int) -> None:
     ones = np.ones(n_clients, dtype=int)
     assert summarize(values, ones, ones, True)["bottom_decile"] == sorted(values)[place - 1]
     assert summarize(values, ones, ones, False)["bottom_decile"] == sorted(values)[-place]
-
-
-def test_client_means_count_by_client_and_add_up() -> None:
-    log_probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]).log()
-    y, client = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 0])
-    task = Classification(2)
-    whole, parts = ClientMeans(4, task), ClientMeans(4, task)
-    whole.update(task.scores(log_probs, y), client)
-    for i in range(3):
-        parts.update(task.scores(log_probs[i : i + 1], y[i : i + 1]), client[i : i + 1])
-    for means in (whole, parts):
-        accuracy, loss = means.compute().values()
-        assert accuracy[[0, 2]].tolist() == [0.0, 0.5]
-        np.testing.assert_allclose(loss[[0, 2]], [-np.log(0.4), -(np.log(0.9) + np.log(0.2)) / 2], rtol=1e-6)
-        assert np.isnan(accuracy[[1, 3]]).all()
 
 
 @pytest.mark.parametrize("kind", [FedEM, FedAvg, Local])

@@ -46,6 +46,23 @@ def descend(
     return theta
 
 
+def by_torch(
+    network: torch.nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    rows: Iterable[Any],
+    q: torch.Tensor | None = None,
+    **options: float,
+) -> None:
+    """Trains a network by torch's SGD on cross-entropy, one step for each batch of `rows`; q: weights of samples."""
+    optimizer = torch.optim.SGD(network.parameters(), **options)
+    for batch in rows:
+        optimizer.zero_grad()
+        each = torch.nn.functional.cross_entropy(network(x[batch]), y[batch], reduction="none")
+        (each if q is None else q[batch] * each).mean().backward()
+        optimizer.step()
+
+
 def e_step(pi: np.ndarray, losses: np.ndarray) -> np.ndarray:
     """Eq. 8 of FedEM for one client: pi [M], losses [n, M] -> q [n, M]."""
     joint = pi * np.exp(-losses)

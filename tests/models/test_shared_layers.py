@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fedem_lightning import (
@@ -22,6 +21,7 @@ from fedem_lightning import (
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.recipes import Recorded
+from helpers.by_hand import by_torch
 from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, parameters, train
 
@@ -79,11 +79,7 @@ def by_hand(start: nn.Module, data: FederatedDataModule, rounds: int) -> dict[st
         for t, n in enumerate(SIZES):
             block = data.federation.block(torch.tensor([t]), "train")
             client, (order,) = copy.deepcopy(server).train(), shuffled_batches(block, 4, 1, 0, round_).order
-            optimizer = torch.optim.SGD(client.parameters(), lr=0.3, momentum=0.9)
-            for rows in order.split(4):
-                optimizer.zero_grad()
-                F.cross_entropy(client(block.x(torch.float64)[rows]), block.y()[rows]).backward()
-                optimizer.step()
+            by_torch(client, block.x(torch.float64), block.y(), order.split(4), lr=0.3, momentum=0.9)
             for name, tensor in client.state_dict().items():
                 sums[name] += n / sum(SIZES) * tensor
         server.load_state_dict(sums)
@@ -103,21 +99,13 @@ def test_fedavg_agrees_with_plain_torch(kind: type[nn.Module], engine: Engine) -
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-12, msg=name)
 
 
-def trained(row: Row, kind: type[nn.Module], engine: Engine, **options: Any) -> Any:
-    """The method with such a network, after training and a test."""
-    data = row.data(sizes=SIZES)
-    options = {"batch_size": 4, "engine": engine, "client_optimizer": SGD, **row.options, **options}
-    torch.manual_seed(0)
-    return train(row.kind(kind, data.n_clients, **options), data, 3)
-
-
-def check_method(row: Row, kind: type[nn.Module]) -> None:
-    one_by_one, stacked = (trained(row, kind, engine) for engine in (LoopEngine(block_size=1), VmapEngine()))
-    torch.testing.assert_close(parameters(stacked), parameters(one_by_one), rtol=1e-10, atol=1e-12)
-    for component in map(users_network, stacked.components):
-        assert component.a.weight is component.b.weight
-
-
 @pytest.mark.parametrize("row", [r for r in ROWS if r.kind in (FedEM, APFL, FedRoD)], ids=lambda row: row.kind.__name__)
 def test_engines_agree(row: Row) -> None:
-    check_method(row, OneLayerTwice)
+    data, models = row.data(sizes=SIZES), []
+    for engine in (LoopEngine(block_size=1), VmapEngine()):
+        torch.manual_seed(0)
+        options: dict[str, Any] = {"batch_size": 4, "engine": engine, "client_optimizer": SGD, **row.options}
+        models.append(train(row.kind(OneLayerTwice, data.n_clients, **options), data, 3))
+    torch.testing.assert_close(parameters(models[1]), parameters(models[0]), rtol=1e-10, atol=1e-12)
+    for component in map(users_network, models[1].components):
+        assert component.a.weight is component.b.weight
