@@ -10,16 +10,7 @@ import torch
 import torch.distributed as dist
 from hydra.utils import instantiate
 
-from fedem_lightning import (
-    ClientSGD,
-    Clustered,
-    FedAvg,
-    Finetune,
-    Local,
-    LoopEngine,
-    TextDataModule,
-    UserCentric,
-)
+from fedem_lightning import ClientSGD, Clustered, FedAvg, Finetune, Local, LoopEngine, TextDataModule, UserCentric
 from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Update, WeightedMean
 from fedem_lightning.algorithms.streams import gradients

@@ -12,14 +12,7 @@ import pytest
 import torch
 from scipy.stats import kstest, norm
 
-from fedem_lightning import (
-    L2SGD,
-    FedAvg,
-    FedEM,
-    PrivateMean,
-    ShiftedExponentialNetwork,
-    UserError,
-)
+from fedem_lightning import L2SGD, FedAvg, FedEM, PrivateMean, ShiftedExponentialNetwork, UserError
 from fedem_lightning.aggregation import RoundContext, Sampling, Update, accountant
 from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
 from fedem_lightning.aggregation.private import CLIP_RATE

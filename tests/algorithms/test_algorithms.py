@@ -23,13 +23,7 @@ from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.cohort import sample_cohort
 from helpers.by_hand import assert_agree, logits, vector
 from helpers.conformance import ROWS, Noisy, Row, own_rows
-from helpers.every_method import (
-    A_FEW,
-    EVERY,
-    NUMBERED_AT_WILL,
-    SAMPLING,
-    TRAINED_BY_SGD,
-)
+from helpers.every_method import A_FEW, EVERY, NUMBERED_AT_WILL, SAMPLING, TRAINED_BY_SGD
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)

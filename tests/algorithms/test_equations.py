@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import (
-    AFL,
-    APFL,
-    L2SGD,
-    QFFL,
-    ClientSGD,
-    FederatedDataModule,
-    FedProx,
-    PFedMe,
-)
+from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, FederatedDataModule, FedProx, PFedMe
 from fedem_lightning.algorithms.fair import project_on_simplex
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.tasks import Classification

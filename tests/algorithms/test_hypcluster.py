@@ -5,12 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedem_lightning import (
-    ClientSGD,
-    FederatedDataModule,
-    HypCluster,
-    Local,
-)
+from fedem_lightning import ClientSGD, FederatedDataModule, HypCluster, Local
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 

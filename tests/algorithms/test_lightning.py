@@ -12,12 +12,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
-from pytorch_lightning.callbacks import (
-    BatchSizeFinder,
-    EarlyStopping,
-    EMAWeightAveraging,
-    ModelCheckpoint,
-)
+from pytorch_lightning.callbacks import BatchSizeFinder, EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 

@@ -7,13 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import (
-    average_precision_score,
-    balanced_accuracy_score,
-    f1_score,
-    recall_score,
-    roc_auc_score,
-)
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from fedem_lightning import Digits, FedAvg, FedEM, FederatedDataModule, Linear, Local
 from fedem_lightning.evaluation.class_scores import by_class, by_label, majority

@@ -7,17 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedem_lightning import (
-    APFL,
-    ClientSGD,
-    Engine,
-    FedAvg,
-    FedEM,
-    FederatedDataModule,
-    FedRoD,
-    LoopEngine,
-    VmapEngine,
-)
+from fedem_lightning import APFL, ClientSGD, Engine, FedAvg, FedEM, FederatedDataModule, FedRoD, LoopEngine, VmapEngine
 from fedem_lightning.local_solver import shuffled_batches
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.records.recipes import Recorded
