@@ -47,15 +47,7 @@ NAMES = ["sgd", "momentum", "adam", "adam with options", "adamw", "adamw with op
 EVERY = pytest.mark.parametrize(("optimizer", "kind", "options"), OPTIMIZERS, ids=NAMES)
 KEPT = ClientAdamW(lr=0.05, state="keep", max_grad_norm=0.3)
 
-NEED_SGD = {
-    AFL: "adds up the clients' gradient steps, w - lr grad F_t",
-    L2SGD: "has the rate of gradient steps in its objective, lambda = rho p / (lr (1 - p))",
-    QFFL: "reads gradients off its updates, (w - w_t) / lr",
-    Scaffold: "corrects gradients, which cancels drift only in steps along the gradient",
-    MOCHA: "takes no steps of a client optimiser",
-    DFedEM: "scales a client's steps by T n_t / n, which adaptive steps undo",
-    DecentralizedSurrogateOptimization: "scales a client's steps by T n_t / n, which adaptive steps undo",
-}
+NEED_SGD = (AFL, L2SGD, QFFL, Scaffold, MOCHA, DFedEM, DecentralizedSurrogateOptimization)
 
 
 def by_torch(kind: Any, options: dict[str, Any], thetas: list[torch.Tensor], grads: Any, longest: float | None) -> Any:
@@ -150,10 +142,9 @@ def test_every_algorithm_takes_adamw_or_refuses(row: Row) -> None:
     data = row.data()
     options: dict[str, Any] = {"client_optimizer": ClientAdamW(lr=0.05)}
     if row.kind in NEED_SGD:
-        with pytest.raises(UserError) as refused:
+        line = rf"^algorithm.client_optimizer: {row.kind.__name__} .*, expected sgd \(ClientSGD\), got ClientAdamW$"
+        with pytest.raises(UserError, match=line):
             train(row.model(data, **options), data, 1)
-        line = f"algorithm.client_optimizer: {row.kind.__name__} {NEED_SGD[row.kind]}"
-        assert str(refused.value) == f"{line}, expected sgd (ClientSGD), got ClientAdamW"
         return
     models = [train(row.model(data, engine=engine, **options), data, 2) for engine in ("loop", "vmap")]
     served = [model.personal_models(torch.arange(data.n_clients)).models for model in models]

@@ -1,6 +1,5 @@
 """Dapper, Mapper and the separate interpolation: equations, degenerate cases, and Example E.1 of their paper."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -111,36 +110,6 @@ def test_mapper_at_zero_is_fedavg(engine: Any) -> None:
     torch.testing.assert_close(parameters(mapper.components), parameters(fedavg.components), rtol=1e-12, atol=1e-14)
     a, b = scored(mapper, data), scored(fedavg, data)
     np.testing.assert_allclose(a.test_loss, b.test_loss, rtol=1e-12)  # the central model alone
-
-
-def example_e1(d: int = 10, n_clients: int = 40) -> FederatedDataModule:
-    """Even clients always have symbol 0, odd ones any of d alike: ten training samples, 60 for validation and test."""
-    rng = np.random.default_rng(0)
-    client = np.repeat(np.arange(n_clients), 130)
-    y = np.where(client % 2 == 0, 0, rng.integers(d, size=len(client)))
-    split = np.tile(np.repeat([0, 1, 2], [10, 60, 60]), n_clients)
-    return FederatedDataModule.from_arrays(np.ones((len(y), 1)), y, client, split=split, n_classes=d)
-
-
-def test_example_e1_separate_models_are_worse_by_a_constant() -> None:
-    """Joint training leaves the central model to the odd clients; separate training loses ln 2 - ln(d+1) / d there.
-
-    The example's local models are point masses, which are of no use to odd clients. Ours are not, so that the grid
-    has to be {0, 1}: else a little of a local model, known from ten samples, would help.
-    """
-    data, d, odd = example_e1(), 10, np.arange(40) % 2 == 1
-    options: dict[str, Any] = {"n_clients": 40, "batch_size": 10, "client_optimizer": ClientSGD(lr=2.0)}
-    local: dict[str, Any] = {"lambdas": (0.0, 1.0), "epochs": 30, "client_optimizer": ClientSGD(lr=3.0)}
-    joint = Mapper(Categorical(n_outputs=d), adaptation=Interpolate("mixture", **local), **options)
-    separate = FedAvg(Categorical(n_outputs=d), adaptation=Interpolate("own", **local), **options)
-    losses = {}
-    for name, model in (("joint", joint), ("separate", separate)):
-        train(model, data, 30, precision="32-true")
-        losses[name] = scored(model, data, "32-true").test_loss.to_numpy()
-        assert losses[name][~odd].mean() < 0.05
-    best = math.log(d)
-    assert losses["joint"][odd].mean() == pytest.approx(best, abs=0.05)
-    assert losses["separate"][odd].mean() - best == pytest.approx(math.log(2) - math.log(d + 1) / d, abs=0.08)
 
 
 def test_mapper_needs_its_own_adaptation() -> None:

@@ -33,7 +33,7 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.tasks import Classification
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import make_data, make_model, make_trainer, train
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
@@ -55,27 +55,6 @@ def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> N
 
 
 # --- FedEM's warm-up --------------------------------------------------------------------------------------------------
-
-
-class AllTrained(FedEM):
-    """The warm-up as it was: M equal models, each of them trained."""
-
-    def n_trained(self, round_: int | None = None) -> int:
-        return len(self.components)
-
-
-@pytest.mark.parametrize("state", ["restart", "keep"])
-def test_a_warm_up_trains_one_model_for_equal_components(state: Any) -> None:
-    """And ends where M trained models would; kept momentum goes on in the rounds after it."""
-    data, sgd = make_data(), ClientSGD(lr=0.3, momentum=0.9, state=state)
-    options: dict[str, Any] = {"initialization": "shared", "warmup_rounds": 2, "client_optimizer": sgd}
-    options |= {"participation": 3, "server_optimizer": lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.5)}
-    for rounds, models in ((2, 2 * 1), (4, 2 * 1 + 2 * 3)):
-        one = train(make_model(FedEM, data, **options), data, rounds)
-        every = train(make_model(AllTrained, data, **options), data, rounds)
-        torch.testing.assert_close(parameters(one), parameters(every), rtol=1e-12, atol=1e-12)
-        assert one.statistics.up_bytes == one.statistics.down_bytes == 3 * models * model_bytes(one.components[0])
-    assert not torch.allclose(parameters(one.components[0]), parameters(one.components[1]))
 
 
 # --- Local ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, SignFlip, TopK, TrimmedMean, UserError
+from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, TopK, TrimmedMean, UserError
 from fedem_lightning.steps.checkpoints import recipe_difference, recipe_of
 from helpers.federations import make_data, make_model, make_trainer
 
@@ -19,11 +19,8 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
         "1.0, now it is 0.5",
     ),
     "algorithm.batch_size": ({"batch_size": 5}, "4, now it is 5"),
-    "algorithm.local_epochs": ({"local_epochs": 2}, "1, now it is 2"),
-    "algorithm.participation": ({"participation": 0.5}, "1.0, now it is 0.5"),
     "aggregation.trim": ({"aggregation": TrimmedMean(0.3)}, "0.2, now it is 0.3"),
     "compression._target_": ({"compression": TopK(0.1)}, "None, now it is fedem_lightning.compression.TopK"),
-    "faults._target_": ({"faults": SignFlip(0.3)}, "None, now it is fedem_lightning.faults.SignFlip"),
     "seed": ({"seed": 4}, "0, now it is 4"),
 }
 BASE: dict[str, Any] = {

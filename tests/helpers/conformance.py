@@ -6,56 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedem_lightning import (
-    AFL,
-    APFL,
-    L2SGD,
-    MLP,
-    MOCHA,
-    QFFL,
-    Agnostic,
-    Clustered,
-    DecentralizedSurrogateOptimization,
-    DFedEM,
-    Ditto,
-    Dropout,
-    FedALA,
-    FedAvg,
-    FedAvgEnsemble,
-    FedBABU,
-    FedBN,
-    FedEM,
-    FederatedAlgorithm,
-    FederatedDataModule,
-    FedFOMO,
-    FedGMM,
-    FedPer,
-    FedProto,
-    FedProx,
-    FedRC,
-    FedRep,
-    FedRoD,
-    FLoRAL,
-    HypCluster,
-    Interpolate,
-    LGFedAvg,
-    Linear,
-    Local,
-    Mapper,
-    MixtureSurrogate,
-    Oracle,
-    PerFedAvg,
-    PFedMe,
-    Scaffold,
-    SurrogateOptimization,
-    Topology,
-    UserCentric,
-)
+import fedem_lightning as fl
 from fedem_lightning.models.client_store import ClientStore
 from helpers.federations import make_data, make_model
 
 
-def with_groups(data: FederatedDataModule) -> FederatedDataModule:
+def with_groups(data: fl.FederatedDataModule) -> fl.FederatedDataModule:
     """Even clients are one true group, odd ones the other: Oracle has to know them."""
     data.federation.truth["group"] = np.arange(data.n_clients) % 2
     return data
@@ -65,7 +21,7 @@ def with_groups(data: FederatedDataModule) -> FederatedDataModule:
 class Row:
     """What differs between algorithms in the common properties."""
 
-    kind: type[FederatedAlgorithm]
+    kind: type[fl.FederatedAlgorithm]
     private: tuple[str, ...] = ()  # what a client keeps of its own and a round changes: a buffer [T, ...] or a store
     messages: float = 1  # models sent up by a client in a round; with 4 clients
     down: float | None = None  # and down, if another number
@@ -80,24 +36,24 @@ class Row:
     as_fedavg: dict[str, Any] | str = field(default_factory=dict)
     """Options with which it is FedAvg on clients that are all the same, or why it moves otherwise; of the first row."""
 
-    def data(self, **options: Any) -> FederatedDataModule:
+    def data(self, **options: Any) -> fl.FederatedDataModule:
         """`make_data` with labels that the method takes, and with true groups."""
         labels: dict[str, Any] = {} if self.sgd else {"n_classes": 2, "task": "binary"}
         return with_groups(make_data(**labels, **options))
 
-    def network(self, data: FederatedDataModule) -> torch.nn.Module:
+    def network(self, data: fl.FederatedDataModule) -> torch.nn.Module:
         """One linear layer, or one hidden layer."""
-        return MLP(data.in_shape, data.n_outputs, [5]) if self.hidden else Linear(data.in_shape, data.n_outputs)
+        return fl.MLP(data.in_shape, data.n_outputs, [5]) if self.hidden else fl.Linear(data.in_shape, data.n_outputs)
 
-    def model(self, data: FederatedDataModule, **options: Any) -> Any:
+    def model(self, data: fl.FederatedDataModule, **options: Any) -> Any:
         return make_model(self.kind, data, hidden=self.hidden, **{**self.options, **options})
 
 
-COMPLETE = Topology(graph="complete")
+COMPLETE = fl.Topology(graph="complete")
 ROWS = [
-    Row(FedEM, ("pi",), messages=3, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
+    Row(fl.FedEM, ("pi",), messages=3, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
-        FedEM,
+        fl.FedEM,
         ("pi",),
         messages=1 + 2 * 18 / 43,  # the body once, and three heads
         hidden=True,
@@ -105,7 +61,7 @@ ROWS = [
         as_fedavg={"n_components": 1},
     ),
     Row(  # in two rounds there is no warm-up; the four candidates receive a model to train, and those of all four
-        FedEM,
+        fl.FedEM,
         ("pi",),
         messages=3,
         once=1,
@@ -113,40 +69,42 @@ ROWS = [
         options={"initialization": "clusters"},
         as_fedavg={"n_components": 1},
     ),
-    Row(FedRC, ("pi",), messages=3 + 3 * 3 / 15, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
-        FedGMM,
+        fl.FedRC, ("pi",), messages=3 + 3 * 3 / 15, options={"initialization": "random"}, as_fedavg={"n_components": 1}
+    ),
+    Row(
+        fl.FedGMM,
         ("joint",),
         messages=3 + 2 * (1 + 4 + 4) / 15,
         down=3 + 2 * (4 + 4) / 15,
         options={"n_gaussians": 2},
         as_fedavg={"n_components": 1},
     ),
-    Row(FedAvg),
-    Row(FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
-    Row(Local, ("models",), server=False, messages=0),
-    Row(FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
-    Row(Clustered, server=False, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
+    Row(fl.FedAvg),
+    Row(fl.FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
+    Row(fl.Local, ("models",), server=False, messages=0),
+    Row(fl.FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
+    Row(fl.Clustered, server=False, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
     Row(
-        PFedMe,
+        fl.PFedMe,
         ("models",),
         options={"penalty": 2.0, "outer_lr": 0.2, "inner_steps": 3},
         as_fedavg="a proximal point without momentum, and eta lambda of the way to it",
     ),
-    Row(Ditto, ("own",), as_fedavg={"penalty": 0.0}),
-    Row(FedPer, ("own",), messages=25 / 43, hidden=True),
-    Row(LGFedAvg, ("own",), messages=18 / 43, hidden=True),
-    Row(FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),
-    Row(FedRoD, ("own",), hidden=True, as_fedavg="a personal head joins the generic one"),
+    Row(fl.Ditto, ("own",), as_fedavg={"penalty": 0.0}),
+    Row(fl.FedPer, ("own",), messages=25 / 43, hidden=True),
+    Row(fl.LGFedAvg, ("own",), messages=18 / 43, hidden=True),
+    Row(fl.FedRep, ("own",), messages=25 / 43, hidden=True, as_fedavg="heads and bodies move in turn"),
+    Row(fl.FedRoD, ("own",), hidden=True, as_fedavg="a personal head joins the generic one"),
     Row(  # a linear layer of 15 numbers, 2 x 10 of its adapters, and 2 of the router
-        FLoRAL,
+        fl.FLoRAL,
         ("own", "pi"),
         messages=35 / 15,
         options={"n_components": 2, "rank": 1, "component_weights": "samples"},
         as_fedavg="adapters move beside the layers",
     ),
     Row(
-        FedProto,
+        fl.FedProto,
         ("models",),
         server=False,
         messages=18 / 43,  # a prototype of 5 features and a count for each of 3 classes
@@ -154,14 +112,14 @@ ROWS = [
         hidden=True,
         as_fedavg="models are not averaged",
     ),
-    Row(FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
-    Row(FedBN),
-    Row(FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),
-    Row(PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg={"inner_lr": 0.0}),
-    Row(Scaffold, ("controls",), messages=2),
-    Row(APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),
+    Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
+    Row(fl.FedBN),
+    Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),
+    Row(fl.PerFedAvg, draws=True, options={"inner_lr": 0.1}, as_fedavg={"inner_lr": 0.0}),
+    Row(fl.Scaffold, ("controls",), messages=2),
+    Row(fl.APFL, ("own",), as_fedavg={"alpha": 0.0, "adaptive": False}),
     Row(
-        L2SGD,
+        fl.L2SGD,
         ("models",),
         server=False,
         messages=0.5,  # J = 0 in one of two rounds
@@ -169,26 +127,26 @@ ROWS = [
         as_fedavg="a random number of steps, without momentum",
     ),
     Row(
-        AFL,
+        fl.AFL,
         samples=False,
         options={"weights_lr": 0.1},
         as_fedavg="one step on the full batch without momentum; serves the mean of all rounds",
     ),
-    Row(QFFL, messages=1 + 2 / 15, down=1, options={"sampling": "uniform"}, as_fedavg={"q": 0.0}),
-    Row(Agnostic, messages=1 + 4 / 15, down=1, options={"domain_lr": 0.5, "window": 2}),
-    Row(HypCluster, down=2, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
+    Row(fl.QFFL, messages=1 + 2 / 15, down=1, options={"sampling": "uniform"}, as_fedavg={"q": 0.0}),
+    Row(fl.Agnostic, messages=1 + 4 / 15, down=1, options={"domain_lr": 0.5, "window": 2}),
+    Row(fl.HypCluster, down=2, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
-        Mapper,
-        options={"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")},
-        as_fedavg={"adaptation": Interpolate(lambdas=(0.0,))},
+        fl.Mapper,
+        options={"adaptation": fl.Interpolate(lambdas=(0.2, 0.7), selection="train")},
+        as_fedavg={"adaptation": fl.Interpolate(lambdas=(0.0,))},
     ),
     # equal samples have no noise, by which eq6 divides
-    Row(UserCentric, ("models",), server=False, once=1, draws=True, as_fedavg={"similarity": "cosine"}),
-    Row(UserCentric, ("models",), server=False, once=1, options={"similarity": "cosine"}),
-    Row(FedFOMO, ("models",), server=False, down=3, options={"exploration": 0.0}),
-    Row(Oracle, server=False),
+    Row(fl.UserCentric, ("models",), server=False, once=1, draws=True, as_fedavg={"similarity": "cosine"}),
+    Row(fl.UserCentric, ("models",), server=False, once=1, options={"similarity": "cosine"}),
+    Row(fl.FedFOMO, ("models",), server=False, down=3, options={"exploration": 0.0}),
+    Row(fl.Oracle, server=False),
     Row(
-        MOCHA,
+        fl.MOCHA,
         ("b",),
         server=False,
         sgd=False,
@@ -196,25 +154,30 @@ ROWS = [
         as_fedavg="coordinate steps in the dual",
     ),
     Row(
-        DFedEM,
+        fl.DFedEM,
         ("private", "models"),
         server=False,
         messages=9,
         options={"topology": COMPLETE},
         as_fedavg={"n_components": 1},
     ),
-    Row(SurrogateOptimization, ("private",), messages=2, options={"surrogate": MixtureSurrogate(), "n_components": 2}),
     Row(
-        DecentralizedSurrogateOptimization,
+        fl.SurrogateOptimization,
+        ("private",),
+        messages=2,
+        options={"surrogate": fl.MixtureSurrogate(), "n_components": 2},
+    ),
+    Row(
+        fl.DecentralizedSurrogateOptimization,
         ("private", "models"),
         server=False,
         messages=6,
-        options={"surrogate": MixtureSurrogate(), "n_components": 2, "topology": COMPLETE},
+        options={"surrogate": fl.MixtureSurrogate(), "n_components": 2, "topology": COMPLETE},
     ),
 ]
 
 
-def own_rows(model: FederatedAlgorithm, name: str) -> torch.Tensor:
+def own_rows(model: fl.FederatedAlgorithm, name: str) -> torch.Tensor:
     """Each client's private numbers, float64 [T, ...]."""
     kept = getattr(model, name)
     if isinstance(kept, ClientStore):
@@ -229,7 +192,7 @@ class Noisy(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.hidden, self.norm = torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6)
-        self.dropout, self.out = Dropout(0.3), torch.nn.Linear(6, 3)
+        self.dropout, self.out = fl.Dropout(0.3), torch.nn.Linear(6, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.dropout(self.norm(self.hidden(x)).relu()))
