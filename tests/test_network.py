@@ -23,9 +23,9 @@ from fedem_lightning import (
     Topology,
     UserError,
 )
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.network import Traffic, in_time, times_of_round
+from fedem_lightning.round import draw_cohort
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, train
 

@@ -19,8 +19,7 @@ from fedem_lightning.models.client_store import ClientStore, HeldBy
 from fedem_lightning.models.components import stacked_state, start_equal
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.parts import Parts
-from fedem_lightning.states import Columns, PerClient
+from fedem_lightning.states import Columns, Parts, PerClient
 
 
 class Method(Parts):

@@ -102,7 +102,7 @@ class FederatedAlgorithm(Recorded, Method):
         _check_class(type(self))
         self.automatic_optimization = False
         self.n_clients, self.seed = n_clients, seed
-        self.participation, self.scored_clients, self.samples_by_size = participation, scored_clients, False
+        self.participation, self.scored_clients = participation, scored_clients
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
         self.networks = check_networks(networks)
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
@@ -115,24 +115,10 @@ class FederatedAlgorithm(Recorded, Method):
         self.kept_momentum = self.local.momentum
         keeps = compression is not None and compression.keeps_error
         self.compression_error = ClientStore(n_clients, self.local.zeros()) if keeps else None  # not sent yet
-        none, kept = torch.zeros(n_clients, dtype=torch.bool), frozen_bytes(self.components[0]) > 0
-        self.has_frozen = PerClient(none, held_by="server", persistent=kept)  # type: ignore[assignment]
+        self.states.declared["has_frozen"] = none = PerClient(torch.zeros(n_clients, dtype=torch.bool), None, "server")
+        self.register_buffer("has_frozen", none.tensor, persistent=frozen_bytes(self.components[0]) > 0)
         self.save_hyperparameters(checkpoints.logged_arguments(self))
-        self.traffic = None  # of the round, where a method says it; None: its updates tell
-        self.schema = None  # what the model knows of its federation
-        self.federation_digest = None  # digest of the training data
-        self.remote = None  # where clients are not simulated here
-        self.deployed_before = False  # whether they were not in the process that wrote the checkpoint
-        self.cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
-        self.curves = {}  # what each round logged, by its number; 0: before the first
-        self.past = None  # before `BestRound` went back; see `whole_run`
-        self.clients = pd.DataFrame()  # one row a client, filled by Trainer.test
-        self.tested = None  # and the scores of their test samples, classes and labels
-        self.diagnostics = {}  # findings of methods and callbacks, by name; saved in results.json
-        self.artifacts = {}  # arrays that are saved as NAME.npz, by Trainer.test
-        self.says_unfinished = True  # at the end of a fit
-        self._prepared: Federation | None = None
-        self._trained: TrainedModel | None = None  # until the next round
+        self.curves, self.diagnostics, self.artifacts, self.clients = {}, {}, {}, pd.DataFrame()
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -181,14 +167,10 @@ class FederatedAlgorithm(Recorded, Method):
         return self.personal_models(block.clients).predict(block)
 
     def forward(self, *_: object, **__: object) -> NoReturn:
-        """Refuses `model(x)`, for which model predicts depends on the client; UserError says which model to call."""
-        raise UserError(f"model(x): {_WHO_PREDICTS}")
+        """Refuses `model(x)` and Lightning's exports: which model predicts depends on the client."""
+        raise UserError(f"model(x), to_onnx, to_torchscript: {_WHO_PREDICTS}; fedem_lightning.export writes files")
 
-    def to_onnx(self, *_: object, **__: object) -> NoReturn:
-        """Refuses Lightning's exports, which would call `forward`; UserError says what exports a client's model."""
-        raise UserError(f"to_onnx, to_torchscript: {_WHO_PREDICTS}; fedem_lightning.export writes files of it")
-
-    to_torchscript = to_tensorrt = to_onnx
+    to_onnx = to_torchscript = to_tensorrt = forward
 
     # --- Lightning's hooks: an epoch is a round ---------------------------------------------------------------------
 
@@ -202,10 +184,7 @@ class FederatedAlgorithm(Recorded, Method):
         return []
 
     def setup(self, stage: str) -> None:
-        """Arranges the weights for the Trainer's device, and keeps DDP from copying all buffers before every round.
-
-        The round itself exchanges the rows that changed.
-        """
+        """Arranges the weights for the Trainer's device; DDP copies no buffers, as a round exchanges what changed."""
         arrange(self.components, self.trainer.strategy.root_device)
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 

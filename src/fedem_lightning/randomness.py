@@ -16,6 +16,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from fedem_lightning.errors import require
+
 
 class Purpose(IntEnum):
     """Separates streams of the same (seed, round, client). The values determine what a seed means: never renumber."""
@@ -160,3 +162,55 @@ def passes(key: Tensor, position: Tensor, share: float) -> Tensor:
 def _shifted(value: Tensor, bits: int) -> Tensor:
     """int32 shifted right, with zeros from the left."""
     return (value >> bits).bitwise_and_(2 ** (32 - bits) - 1)
+
+
+def sample_cohort(
+    clients: Tensor, participation: float | int, seed: int, round_: int, odds: Tensor | None = None
+) -> Tensor:
+    """The cohort of a round, int64, ascending, drawn without replacement: a function of (seed, round).
+
+    It is a share (`share_of`) of all `clients` that train, int64 [T]; `odds` are their weights [T], None: equal ones.
+    """
+    number = cohort_size(participation, len(clients))
+    return draw_clients(clients, number, generator(seed, Purpose.COHORT, round_), odds)
+
+
+def sample_independently(
+    clients: Tensor, participation: float | int, seed: int, round_: int, secret: str = ""
+) -> Tensor:
+    """A cohort in which each client is with the same probability, whoever else is; it may be empty.
+
+    It is a function of (seed, round), or of (secret, round) if there is a secret. For the others see `sample_cohort`.
+    """
+    if secret:
+        drawn = secret_uniforms(secret, len(clients), Purpose.COHORT, round_)
+    else:
+        drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
+    chosen = drawn < expected_size(participation, len(clients)) / len(clients)
+    return clients[torch.from_numpy(chosen).to(clients.device)]
+
+
+def expected_size(participation: float | int, n_clients: int) -> float:
+    """q T, the mean size of a cohort that is drawn independently."""
+    return participation * n_clients if participation <= 1 else float(cohort_size(participation, n_clients))
+
+
+def cohort_size(participation: float | int, n_clients: int) -> int:
+    """Number of clients in a round; UserError if there are fewer clients than that."""
+    number = share_of(participation, n_clients)
+    require(number <= n_clients, f"algorithm.participation: {number} clients a round, but only {n_clients} train")
+    return number
+
+
+def share_of(participation: float | int, n_clients: int) -> int:
+    """The number of clients in a share: up to 1 a fraction of them (at least one client), from 2 on their number."""
+    return max(1, round(participation * n_clients)) if participation <= 1 else int(participation)
+
+
+def draw_clients(clients: Tensor, number: int, rng: np.random.Generator, odds: Tensor | None = None) -> Tensor:
+    """`number` of the clients without replacement, ascending."""
+    if number >= len(clients):
+        return clients
+    p = None if odds is None else odds.double().cpu().numpy() / float(odds.sum())
+    drawn = rng.choice(len(clients), size=number, replace=False, p=p)
+    return clients[torch.from_numpy(drawn).to(clients.device)].sort().values

@@ -3,15 +3,15 @@
 `FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
 """
 
+import secrets
 import time
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Collector, Means, RoundContext, Update
+from fedem_lightning.aggregation import Collector, Means, RoundContext, Sampling, Update
 from fedem_lightning.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
-from fedem_lightning.cohort import draw_cohort, sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError, require
 from fedem_lightning.history import NO_ANSWER, NOT_FINITE, Rejection, Round, RoundMetrics, summarised
@@ -19,6 +19,7 @@ from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission, in_time
 from fedem_lightning.processes import Processes
+from fedem_lightning.randomness import expected_size, sample_cohort, sample_independently
 
 
 @dataclass
@@ -77,6 +78,24 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
         **statistics.totals(),
         **algorithm.round_metrics.means(),
     }
+
+
+def draw_cohort(algorithm: Method, federation: Federation, round_: int) -> Tensor:
+    """The cohort of an algorithm's round, int64, ascending."""
+    clients, share, seed = federation.clients(), algorithm.participation, algorithm.seed
+    if algorithm.samples_by_size:
+        return sample_cohort(clients, share, seed, round_, federation.splits["train"].counts(clients))
+    if not algorithm.aggregation.samples_independently:
+        return sample_cohort(clients, share, seed, round_)
+    if algorithm.remote is not None and not algorithm.cohort_secret:  # clients are sent the seed
+        algorithm.cohort_secret = secrets.token_hex(32)
+    return sample_independently(clients, share, seed, round_, algorithm.cohort_secret)
+
+
+def sampling_of(algorithm: Method, n_clients: int, rounds: int) -> Sampling:
+    """How n_clients clients take part in a number of rounds."""
+    size = expected_size(algorithm.participation, n_clients)
+    return Sampling(size / n_clients, size, rounds, algorithm.remote is not None)
 
 
 def train_clients(

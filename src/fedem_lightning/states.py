@@ -1,44 +1,43 @@
-"""What clients and the server keep between rounds: a method declares what is about single clients, by assignment.
+"""What a method is made of, and what clients and the server keep between rounds.
 
-Checkpoints, the exchange between processes, clients that are processes of their own, models with room for new clients
-and the clients' table follow from the declaration. Other buffers of a method are the server's.
+A method declares what is about single clients, by assignment. Checkpoints, the exchange between processes, clients that
+are processes of their own, models with room for new clients and the clients' table follow from the declaration. Other
+buffers of a method are the server's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from fedem_lightning.aggregation import Aggregation
+from fedem_lightning.compression import Compression
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.schema import Schema
+from fedem_lightning.faults import Faults
+from fedem_lightning.history import RoundMetrics, Statistics
+from fedem_lightning.local_training import LocalTraining
 from fedem_lightning.models.client_store import ClientStore, HeldBy
+from fedem_lightning.network import Network, Transmission
 from fedem_lightning.processes import Processes
-
-if TYPE_CHECKING:
-    from fedem_lightning.data.federation import Federation
+from fedem_lightning.server_step import Server
 
 Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | None
-"""Columns of the clients' table: "alpha" for rows [T]; "pi_{m}" or a tuple of names for rows [T, M]; or a function that
-makes columns, each [T], of the rows."""
-
-GROUPS = ("cluster", "stream", "group")
-"""Names of attributes that hold each client's group, int64 [T]."""
+"""Of the clients' table: "alpha" for rows [T]; "pi_{m}" or names for rows [T, M]; a function rows -> columns [T]."""
 
 
 @dataclass(frozen=True)
 class PerClient:
-    """A tensor with a row for each client, [T, ...], as a method declares it; see `FederatedAlgorithm.per_client`."""
+    """A tensor with a row for each client, [T, ...], as a method declares it; see `Method.per_client`."""
 
     tensor: Tensor
     column: Columns = None
     held_by: HeldBy = "client"
-    persistent: bool = True
-
-    @property
-    def is_clients(self) -> bool:
-        """Whether clients compute it."""
-        return self.held_by != "server"
 
 
 class States:
@@ -73,14 +72,13 @@ class States:
     @property
     def stay_with_clients(self) -> bool:
         """Whether clients keep anything but momentum to themselves."""
-        stores = [s for s in self.stores().values() if s.held_by == "client" and s.names]
-        return bool(self.of("client")) or not all(store.momentum for store in stores)
+        kept = (s.held_by == "client" and s.names and not s.momentum for s in self.stores().values())
+        return bool(self.of("client")) or any(kept)
 
-    def divide(self, processes: Processes, federation: "Federation", cohort: Tensor) -> list[Tensor] | None:
+    def divide(self, processes: Processes, federation: Federation, cohort: Tensor) -> list[Tensor] | None:
         """The clients of the cohort (int64 [C], ascending) that each process trains, always the same ones.
 
-        None: no store has rows that only their own client reads. Else all clients that train are divided once, into
-        shares of about equal numbers of samples.
+        None: no store has rows that only their own client reads.
         """
         if processes.size == 1 or not any(store.held_by == "client" for store in self.stores().values()):
             return None
@@ -100,7 +98,7 @@ class States:
             self.changed[:] = False
 
     def without_unwritten(self, saved: dict[str, Tensor]) -> None:
-        """Takes from a `state_dict` the rows of stores that were never written, where they are more than half."""
+        """Takes from a `state_dict` the rows of stores that were never written, where these are more than half."""
         for name, store in self.stores().items():
             saved.update({f"{name}.{row}": rows for row, rows in (store.written_rows() or {}).items()})
 
@@ -108,14 +106,15 @@ class States:
         """The inverse of `without_unwritten`: rows go into the stores, whose tensors stand in `saved` afterwards."""
         for name, store in self.stores().items():
             written = saved[f"{name}.written"]
-            rows = {row: saved[f"{name}.{row}"] for row in (f"rows_{i}" for i in range(len(store.names)))}
-            some = {row: part for row, part in rows.items() if len(part) != len(written)}
-            store.take_written(written, some)
-            saved.update({f"{name}.{row}": store.get_buffer(row) for row in some})
+            for row in store.row_names()[1:]:
+                some, rows = saved[f"{name}.{row}"], store.get_buffer(row)
+                if len(some) != len(written):
+                    rows.index_copy_(0, written.nonzero().squeeze(1).to(rows.device), some.to(rows))
+                    saved[f"{name}.{row}"] = rows
 
     def diverged(self, clients: Tensor) -> Tensor:
         """Which of the clients (int64 [C]) keep a number that is not finite, bool [C]."""
-        own = [self.module.get_buffer(name) for name, state in self.declared.items() if state.is_clients]
+        own = list(self.of("client", "both").values())
         for store in self.stores().values():
             own += store.tensors()[1:] if store.held_by != "server" and store.of_clients else []
         bad = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
@@ -125,11 +124,11 @@ class States:
         return bad
 
     def remember(self, clients: Tensor, stores: bool = True) -> Callable[..., None]:
-        """Copies the clients' rows (int64 [C]), of stores too or not.
+        """Copies the clients' rows (int64 [C]), of stores too or not; returns what puts them back.
 
-        The function returned puts them back, those of the clients for which its argument, bool [C], is True; None: all.
+        Its argument, bool [C], says for which of the clients; None: all.
         """
-        buffers = {name: self.module.get_buffer(name) for name, s in self.declared.items() if s.is_clients}
+        buffers = self.of("client", "both")
         before = [(tensor, clients.to(tensor.device)) for tensor in self.rows(stores)]
         kept = [tensor.index_select(0, where) for tensor, where in before]
 
@@ -153,26 +152,23 @@ class States:
     def columns(self, with_clients: bool = True) -> dict[str, np.ndarray]:
         """The declared columns of the clients' table, each [T]; of what clients own only `with_clients`."""
         columns: dict[str, Tensor] = {}
-        for name, state in sorted(self.declared.items(), key=lambda item: not item[1].is_clients):
+        for name, state in sorted(self.declared.items(), key=lambda item: item[1].held_by == "server"):
             rows = self.module.get_buffer(name)
-            match state.column:
-                case None:
-                    continue
-                case _ if state.is_clients and not with_clients:
-                    continue
-                case tuple() as names:
-                    columns |= dict(zip(names, rows.T, strict=True))
-                case str(text) if rows.ndim == 2:
-                    columns |= {text.format(m=m): column for m, column in enumerate(rows.T)}
-                case str(text):
-                    columns[text] = rows
-                case make:
-                    columns |= make(rows)
+            if state.column is None or (state.held_by != "server" and not with_clients):
+                continue
+            if callable(state.column):
+                columns |= state.column(rows)
+            elif isinstance(state.column, tuple):
+                columns |= dict(zip(state.column, rows.T, strict=True))
+            elif rows.ndim == 2:
+                columns |= {state.column.format(m=m): column for m, column in enumerate(rows.T)}
+            else:
+                columns[state.column] = rows
         return {name: column.cpu().numpy() for name, column in columns.items()}
 
     def groups(self) -> Tensor | None:
         """Each client's group, int64 [T]; None: the method has none."""
-        held = (getattr(self.module, name, None) for name in GROUPS)
+        held = (getattr(self.module, name, None) for name in ("cluster", "stream", "group"))
         return next((groups for groups in held if isinstance(groups, Tensor) and groups.numel()), None)
 
 
@@ -182,3 +178,73 @@ def _size_as_saved(module: nn.Module, saved: dict[str, Tensor], prefix: str, *_:
     for name in states.sized_by_data if isinstance(states, States) else ():
         if prefix + name in saved:
             setattr(module, name, getattr(module, name).new_zeros(saved[prefix + name].shape))
+
+
+class Parts(pl.LightningModule):
+    """The attributes of a method."""
+
+    components: nn.ModuleList  # the M networks of the server
+    local: LocalTraining
+    server: Server
+    states: States
+    statistics: Statistics
+    round_metrics: RoundMetrics
+    traffic: Transmission | None = None  # of the round, where a method says it; None: its updates tell
+    n_clients: int
+    seed: int
+    participation: float | int
+    scored_clients: float | int
+    personalize_fraction: float
+    samples_by_size = False
+    adaptation: Any
+    aggregation: Aggregation
+    compression: Compression | None
+    compression_error: ClientStore | None
+    faults: Faults | None
+    networks: dict[str, Network]
+    remote: Any = None  # where clients are not simulated here
+    cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
+    deployed_before = False  # whether clients were not simulated in the process that wrote the checkpoint
+    has_frozen: Tensor  # bool [T]: who has the frozen parameters
+    schema: Schema | None = None  # what the model knows of its federation
+    federation_digest: str | None = None  # of the training data
+    curves: dict[int, dict[str, float]]  # what each round logged, by its number; 0: before the first
+    past: Any = None  # before `BestRound` went back; see `whole_run`
+    clients: pd.DataFrame  # one row a client, filled by Trainer.test
+    tested: Any = None  # ClientTable of the newest test: the scores of samples, classes and labels
+    diagnostics: dict[str, Any]  # findings of methods and callbacks, by name; saved in results.json
+    artifacts: dict[str, dict[str, np.ndarray]]  # arrays that are saved as NAME.npz, by Trainer.test
+    made_with: dict[str, Any]
+    says_unfinished = True  # at the end of a fit
+    _prepared: Federation | None = None
+    _trained: Any = None  # a TrainedModel, until the next round
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Declares a tensor of the clients that a method assigns; see `per_client`."""
+        if isinstance(value, PerClient):
+            self.states.declared[name] = value
+            self.register_buffer(name, value.tensor)
+        else:
+            super().__setattr__(name, value)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Makes a buffer; an empty one takes its size from the data, or from a checkpoint."""
+        super().register_buffer(name, tensor, persistent)
+        if tensor is not None and not tensor.numel():
+            self.states.sized_by_data.add(name)
+
+    @property
+    def own_parameters(self) -> tuple[str, ...]:
+        """Names of a model's tensors of which each client has values of its own, once the model has seen its data."""
+        stores = self.states.stores()
+        return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether the clients are processes of their own, or were when the checkpoint was written."""
+        return self.remote is not None or self.deployed_before
+
+    @property
+    def parameter_dtype(self) -> torch.dtype:
+        """The dtype to which features are cast."""
+        return next(self.components.parameters()).dtype

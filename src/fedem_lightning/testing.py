@@ -19,10 +19,10 @@ from torch import Tensor
 from fedem_lightning.backbones import MLP
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_optimizers import ClientSGD
-from fedem_lightning.cohort import sample_cohort
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.module import FederatedAlgorithm
+from fedem_lightning.randomness import sample_cohort
 
 
 @dataclass(frozen=True)

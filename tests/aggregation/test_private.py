@@ -17,8 +17,8 @@ from fedem_lightning.aggregation import RoundContext, Sampling, Update, accounta
 from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
 from fedem_lightning.aggregation.private import CLIP_RATE
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cohort import sample_independently, sampling_of
-from fedem_lightning.randomness import SystemNoise, secret_uniforms
+from fedem_lightning.randomness import SystemNoise, sample_independently, secret_uniforms
+from fedem_lightning.round import sampling_of
 from fedem_lightning.run.summary import privacy_line
 from helpers.conformance import Noisy
 from helpers.federations import make_data, make_model, make_trainer, parameters

@@ -20,7 +20,7 @@ from fedem_lightning import (
     VmapEngine,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.randomness import sample_cohort
 from helpers.by_hand import assert_agree, logits, vector
 from helpers.conformance import ROWS, Noisy, Row, own_rows
 from helpers.every_method import A_FEW, EVERY, NUMBERED_AT_WILL, SAMPLING, TRAINED_BY_SGD

@@ -28,10 +28,10 @@ from fedem_lightning import (
 )
 from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.client_updates import work_of
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.models.parts import model_bytes
+from fedem_lightning.round import draw_cohort
 from fedem_lightning.tasks import Classification
 from helpers.federations import make_data, make_model, make_trainer, train
 

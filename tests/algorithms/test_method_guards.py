@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import ClientSGD, DFedEM, FederatedAlgorithm, FederatedDataModule, FedFOMO, Oracle, Topology
-from fedem_lightning.cohort import sample_cohort
+from fedem_lightning.randomness import sample_cohort
 from helpers.by_hand import gradient, losses, responsibilities, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 

@@ -27,9 +27,9 @@ from fedem_lightning import (
 )
 from fedem_lightning.aggregation import Update
 from fedem_lightning.client_updates import rehearsed
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.faults import Faults
 from fedem_lightning.models.parts import model_bytes
+from fedem_lightning.round import draw_cohort
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
 

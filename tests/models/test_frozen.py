@@ -20,8 +20,8 @@ from fedem_lightning import (
     MobileNetV2,
 )
 from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.models.parts import model_bytes
+from fedem_lightning.round import draw_cohort
 from helpers.conformance import ROWS, Row, with_groups
 from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_trainer, train, train_and_test

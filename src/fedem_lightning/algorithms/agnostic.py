@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Update
-from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.module import FederatedAlgorithm
+from fedem_lightning.randomness import share_of
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
 LEAST = 1e-12

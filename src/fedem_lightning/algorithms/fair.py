@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Update
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.personal_models import SharedModels, client_means
 from fedem_lightning.module import FederatedAlgorithm
+from fedem_lightning.round import draw_cohort
 from fedem_lightning.settings.ranges import NotNegative
 from fedem_lightning.steps.checks import check_everybody_trains
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Update
 from fedem_lightning.algorithms.sharing import Shared, mixture_of
-from fedem_lightning.cohort import share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.history import Round
@@ -21,6 +20,7 @@ from fedem_lightning.local_solver import near
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module import FederatedAlgorithm
+from fedem_lightning.randomness import share_of
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 
 

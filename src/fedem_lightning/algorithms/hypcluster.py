@@ -52,7 +52,8 @@ class HypCluster(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.train_one_component()
+        self.local.n_models = 1  # each client trains one of the M components alone
+        self.kept_momentum = self.local.momentum = self.local.optimizer_state()
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
         self.initial_epochs = initial_epochs

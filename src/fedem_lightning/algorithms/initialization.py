@@ -7,14 +7,13 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models, Update, WeightedMean
 from fedem_lightning.client_updates import count_special_round
-from fedem_lightning.cohort import draw_clients
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.method import Method
 from fedem_lightning.models.components import arranged
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import client_means, component_losses
 from fedem_lightning.models.tensors import call_with
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, draw_clients, generator
 
 
 def clustered_models(algorithm: Method, federation: Federation, epochs: int) -> tuple[Models, list[int]] | None:

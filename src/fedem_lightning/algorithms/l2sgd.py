@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
-from fedem_lightning.cohort import draw_cohort
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -24,6 +23,7 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.network import Transmission
 from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.round import draw_cohort
 from fedem_lightning.settings.ranges import PositiveShare, Share
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.cohort import draw_clients, share_of
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
@@ -16,7 +15,7 @@ from fedem_lightning.evaluation.summaries import summarize
 from fedem_lightning.method import Method
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels
 from fedem_lightning.processes import Processes
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.randomness import Purpose, draw_clients, generator, share_of
 from fedem_lightning.records import HIGHER_IS_BETTER
 from fedem_lightning.tasks import Task
 

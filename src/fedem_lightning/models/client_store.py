@@ -128,14 +128,6 @@ class ClientStore(nn.Module):
         return found
 
     @torch.no_grad()
-    def take_written(self, written: Tensor, rows: Models) -> None:
-        """Rows of `written_rows`, [W, ...], become those of the clients `written`, bool [T]."""
-        where = written.nonzero().squeeze(1)
-        for name, some in rows.items():
-            own = self.get_buffer(name)
-            own.index_copy_(0, where.to(own.device), some.to(own))
-
-    @torch.no_grad()
     def mix(self, clients: Tensor, w: Tensor) -> float:
         """Row i of the clients [C] <- sum_j w[j, i] row j, columns of w sum to 1; counters do not change.
 

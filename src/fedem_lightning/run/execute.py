@@ -13,11 +13,11 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
-from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.processes import launch_settings, leave_processes
+from fedem_lightning.round import sampling_of
 from fedem_lightning.run import announcements, run_folder
 from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
 from fedem_lightning.run.command_line import resume_command, run_command

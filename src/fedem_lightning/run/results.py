@@ -18,7 +18,6 @@ import torch
 
 from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
-from fedem_lightning.cohort import sampling_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluation.client_table import REFERENCES
@@ -26,6 +25,7 @@ from fedem_lightning.evaluation.component_diagnostics import agreement, componen
 from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
+from fedem_lightning.round import sampling_of
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.steps.fitting import known_pi
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedem_lightning.cohort import cohort_size
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, given, require
 from fedem_lightning.method import Method
 from fedem_lightning.models.embedded import check_body
 from fedem_lightning.models.tensors import called
+from fedem_lightning.randomness import cohort_size
 from fedem_lightning.tasks import BinaryClassification, Classification, MultiLabel, Task
 
 _NO_FEDERATION = (
