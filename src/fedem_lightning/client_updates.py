@@ -1,7 +1,7 @@
 """The client updates of a round, batch by batch: what clients send, compressed where the run says so, and its cost."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from pytorch_lightning.utilities import rank_zero_only
@@ -188,13 +188,16 @@ def count_special_round(algorithm: Method, clients: Tensor, work: Tensor, down: 
     count_traffic(algorithm, Transmission(down, up), clients, met, len(clients), work, number)
 
 
-def work_of(parts: Iterable[tuple[Tensor, Tensor]], clients: Tensor) -> Tensor:
-    """The work of clients [C], ascending, from parts of (clients, work): float64 [C], on the CPU."""
-    total, known = torch.zeros(len(clients), dtype=torch.float64), clients.cpu()
-    for some, work in parts:
-        mine = torch.isin(some.cpu(), known)
-        total.index_add_(0, torch.searchsorted(known, some.cpu()[mine]), work.double().cpu()[mine])
-    return total
+def work_of(parts: Sequence[tuple[Tensor, Tensor]], clients: Tensor) -> Tensor:
+    """The work of clients [C], ascending, from parts of (clients, work), these on the CPU: float64 [C], on the CPU."""
+    total = torch.zeros(len(clients), dtype=torch.float64)
+    if not parts or not len(clients):
+        return total
+    some = torch.cat([part for part, _ in parts])
+    place = torch.searchsorted(clients, some).clamp(max=len(clients) - 1)
+    place = torch.where(clients[place] == some, place, -1).cpu()  # -1: a client of no interest
+    work = torch.cat([part.double() for _, part in parts])
+    return total.index_add_(0, place[place >= 0], work[place >= 0])
 
 
 def _with_frozen(algorithm: Method, clients: Tensor, traffic: Traffic) -> Traffic:

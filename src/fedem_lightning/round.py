@@ -61,7 +61,8 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     algorithm.server.begin()
     algorithm.server_update(means, Round(round_, federation, cohort))
     algorithm.server.end(type(algorithm).__name__, means is not None)
-    work = work_of(algorithm.local.work, drawn).to(drawn.device)
+    work = work_of(algorithm.local.work, drawn)
+    work = work.to(drawn.device) if processes.size > 1 else work
     processes.sum([work])
     sent = algorithm.traffic or counted.sent or Transmission(0, 0)
     count_traffic(algorithm, sent, drawn, met, len(cohort), work, round_)

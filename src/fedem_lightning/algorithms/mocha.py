@@ -131,7 +131,7 @@ class MOCHA(FederatedAlgorithm):
         a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
         self.b[t] += delta_b
         self.alpha[t[owner], turn] = y * a
-        self.local.work.append((t, steps))  # a coordinate step is as much work as a sample's gradient
+        self.local.work.append((t, steps.cpu()))  # a coordinate step is as much work as a sample's gradient
         self.local.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
