@@ -19,12 +19,10 @@ from fedem_lightning import (
     DFedEM,
     FedAvg,
     FedRep,
-    Finetune,
     Scaffold,
     UserError,
 )
 from fedem_lightning.aggregation import Models
-from fedem_lightning.evaluation.scores import scored_models
 from helpers.conformance import Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, parameters, train
@@ -154,16 +152,3 @@ def test_every_algorithm_takes_adamw_or_refuses(row: Row) -> None:
     plain = train(row.model(data, client_optimizer=ClientSGD(lr=0.05)), data, 2)
     by_sgd = plain.personal_models(torch.arange(data.n_clients)).models
     assert any(not torch.allclose(rows, by_sgd[name]) for name, rows in served[0].items())
-
-
-def test_an_adaptation_may_have_another_optimiser() -> None:
-    data = make_data()
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(0.1, 0.9, state="keep")}
-    plain, tuned = (
-        train(make_model(FedAvg, data, adaptation=adaptation, **options), data, 1)
-        for adaptation in (None, Finetune(2, ClientAdamW(lr=0.1)))
-    )
-    block = data.federation.block(torch.arange(4), "train")
-    assert torch.equal(parameters(plain.components), parameters(tuned.components))
-    before, after = (scored_models(model, block).models for model in (plain, tuned))
-    assert any(not torch.equal(rows, after[name]) for name, rows in before.items())

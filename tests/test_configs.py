@@ -164,19 +164,6 @@ def test_an_experiment_names_its_command() -> None:
         assert any(f"+experiment={path.stem}" in line and "python -m fedem_lightning" in line for line in first[:8])
 
 
-def test_a_regression_runs_from_the_command_line(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x, client = rng.normal(size=(80, 3)).astype(np.float32), np.arange(80) % 4
-    np.savez(tmp_path / "r.npz", x=x, y=x.sum(axis=1) + client, client=client)
-    results = run_small(
-        tmp_path / "run", tmp_path, "dataset=npz", f"dataset.path={tmp_path}/r.npz", "dataset.task=regression"
-    )
-    assert 0 <= results["test"]["mse"]["bottom_decile"] == results["test"]["mse"]["worst"]
-    assert results["test"]["mse"]["worst"] >= results["test"]["mse"]["mean"]
-    assert "accuracy" not in results["test"]
-    assert (tmp_path / "run" / "mse_over_clients.png").exists()
-
-
 def test_one_client_is_a_federation_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "one.npz", x=rng.normal(size=(20, 3)), y=np.arange(20) % 2, client=np.zeros(20, int))

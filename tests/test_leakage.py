@@ -105,8 +105,6 @@ def state_of(model: FederatedAlgorithm) -> State:
 
 
 class Outcome(NamedTuple):
-    """Of two rounds and a test."""
-
     trained: State  # after the rounds
     tested: State  # after the test, for which the unseen clients are personalised
     clients: pd.DataFrame

@@ -9,7 +9,6 @@ from helpers.federations import make_trainer
 
 
 def trained(precision: str) -> FedEM:
-    """FedEM after 50 rounds and its test."""
     data = SyntheticMixture(n_clients=10, dimension=8, test_size=200)
     torch.manual_seed(0)
     model = FedEM(Linear(data.in_shape, data.n_outputs), 10, client_optimizer=ClientSGD(lr=0.1, momentum=0.9))

@@ -18,13 +18,11 @@ pytestmark = pytest.mark.skipif(not DOCUMENT.is_file(), reason="docs/ is only in
 
 
 def blocks(language: str) -> list[str]:
-    """The document's code of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.S | re.M)
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder that the document describes."""
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     (settings,) = blocks("yaml")
     for name, text in [*zip(FILES, blocks("python"), strict=True), ("conf/algorithm/my_ditto.yaml", settings)]:

@@ -24,12 +24,10 @@ IN_REFERENCE = {"fedprox": "the public code has no momentum"}
 
 
 def kind_of(name: str) -> type[FederatedAlgorithm]:
-    """The class that a configuration makes."""
     return get_class(OmegaConf.load(CONFIG_DIR / "algorithm" / f"{name}.yaml")._target_)
 
 
 def row_of(name: str) -> Row:
-    """The row of the conformance table."""
     return next(row for row in CONFORMANCE if row.kind is kind_of(name))
 
 
@@ -39,7 +37,6 @@ def composed_with_all(experiment: str) -> DictConfig:
 
 
 def set_by_experiment(config: DictConfig) -> dict[str, Any]:
-    """What the experiment sets in `algorithm` itself, dotted keys."""
     with_it, default = config.algorithm, config.all.fedem
     flat = {}
     for key in MAY_SET:

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="docs/ and .
 
 @pytest.fixture
 def site_code(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The modules that make and check the site."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     names = ("method_pages", "api_pages", "check_site")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})

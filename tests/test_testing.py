@@ -67,8 +67,6 @@ class Unsaved(FedAvg):
 
 
 class Numbered(FedAvg):
-    """Weighs clients by their numbers."""
-
     def client_update(self, block: Any, round_: int) -> Update:
         w = self.received(block.clients)
         return Update(self.local_sgd(w, block, round_), block.clients + 1, start=w)
@@ -83,8 +81,6 @@ class Engined(FedAvg):
 
 
 class Meddling(Local):
-    """Trains everybody, not the cohort alone."""
-
     def client_update(self, block: Any, round_: int) -> None:
         super().client_update(block, round_)
         everybody = block.federation.clients()

@@ -20,7 +20,6 @@ from fedem_lightning import (
     SurrogateOptimization,
     Topology,
 )
-from fedem_lightning.data.block import Block
 from helpers.by_hand import (
     ALL_TRAIN,
     assert_agree,
@@ -33,7 +32,7 @@ from helpers.by_hand import (
     samples,
     vector,
 )
-from helpers.federations import make_data, make_model, train
+from helpers.federations import block_of, make_data, make_model, train
 
 EVERYBODY = torch.arange(4)
 
@@ -68,7 +67,7 @@ def test_fine_tuning_weighs_samples_by_responsibilities(
     """Every component: two passes of SGD on q l, q (Eq. 8) from the models before the tuning; pi stays."""
     model, data = mixed_models(kind, **options)
     start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy().copy()
-    tuned = Finetune(2, optimizer).adapt(model, data.federation.block(EVERYBODY, "train"))
+    tuned = Finetune(2, optimizer).adapt(model, block_of(data))
     for t in range(4):
         (x, y), thetas = samples(data, t), [row(start, t, m) for m in range(2)]
         q = responsibilities(pi[t], thetas, x, y)
@@ -93,7 +92,7 @@ def test_dapper_weighs_the_drawn_samples_by_responsibilities(
     model, data = mixed_models(kind, **options)
     model.local.batch_size = 1000
     start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy()
-    dapper, block = Dapper(2.0, lambdas=(0.5,), client_optimizer=ClientSGD(lr=0.2)), everybodys(data, "train")
+    dapper, block = Dapper(2.0, lambdas=(0.5,), client_optimizer=ClientSGD(lr=0.2)), block_of(data)
     drawn = dapper._interpolated(model.seed, block, dapper._central_samples(model, block), 0.5)
     found = dapper.adapt(model, block)
     for t in range(4):
@@ -104,10 +103,6 @@ def test_dapper_weighs_the_drawn_samples_by_responsibilities(
         for m in range(2):
             assert_agree(row(found.models, t, m), thetas[m] - 0.2 * gradient(thetas[m], x, y, q[:, m]))
     assert_agree(found.mixture.numpy(), pi)
-
-
-def everybodys(data: FederatedDataModule, split: str) -> Block:
-    return data.federation.block(torch.arange(data.n_clients), split)
 
 
 def contrary() -> FederatedDataModule:
@@ -130,9 +125,9 @@ def test_dapper_chooses_lambda_on_the_samples_it_was_told_to(selection: Any, exp
     """Half of the pool has label 0 and half label 1; a client's own samples have one label alone."""
     data, sgd = contrary(), ClientSGD(lr=0.5)
     model = make_model(FedAvg, data, client_optimizer=sgd)
-    chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, everybodys(data, "train"))
+    chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, block_of(data))
     assert chosen.columns["lambda"].tolist() == expected
-    each = [Dapper(lambdas=(value,)).adapt(model, everybodys(data, "train")).models for value in (0.0, 1.0)]
+    each = [Dapper(lambdas=(value,)).adapt(model, block_of(data)).models for value in (0.0, 1.0)]
     for t, value in enumerate(expected):  # and serves the model of this lambda
         assert_agree(row(chosen.models, t), row(each[int(value)], t))
     assert all(np.abs(row(each[0], t) - row(each[1], t)).max() > 0.01 for t in range(4))
@@ -147,7 +142,7 @@ def test_dapper_scores_a_lambda_on_the_clients_own_samples_not_on_those_drawn_fo
     )
     model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1))
     for selection in ("train", "val"):  # there are no validation samples
-        chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, everybodys(data, "train"))
+        chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, block_of(data))
         assert chosen.columns["lambda"][0] == 1.0
 
 
@@ -162,7 +157,7 @@ def test_interpolation_starts_from_the_model_with_the_largest_weight(objective: 
     pi = np.array([[0.1, 0.3, 0.6], [0.5, 0.2, 0.3], [0.2, 0.7, 0.1], [0.3, 0.25, 0.45]])
     model.pi.copy_(torch.from_numpy(pi))
     interpolate = Interpolate(objective, lambdas=(share,), client_optimizer=ClientSGD(lr=lr))
-    found = interpolate.adapt(model, everybodys(data, "train"))
+    found = interpolate.adapt(model, block_of(data))
     assert_agree(found.mixture.numpy(), np.concatenate([np.full((4, 1), share), (1 - share) * pi], axis=1))
     thetas = [vector(component) for component in model.components]
     for t, strongest in enumerate((2, 0, 1, 2)):

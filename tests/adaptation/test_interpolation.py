@@ -26,19 +26,9 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.personal_models import OwnModels
-from helpers.federations import make_data, make_model, make_trainer, parameters, train
+from helpers.federations import block_of, clients_table, make_data, make_model, parameters, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
-
-
-def scored(model: Any, data: FederatedDataModule, precision: str = "64-true") -> Any:
-    """The clients' table."""
-    make_trainer(0, precision=precision).test(model, data, verbose=False)
-    return model.clients
-
-
-def everybody(data: FederatedDataModule, split: str = "train") -> Block:
-    return data.federation.block(torch.arange(data.n_clients), split)
 
 
 # --- Mapper -----------------------------------------------------------------------------------------------------------
@@ -97,7 +87,7 @@ def test_one_round_of_mapper_in_numpy() -> None:
         shares.append(lam)
         total += len(yt) * step(h_c, h_l, 1 - lam, yt)
     np.testing.assert_allclose(next(model.parameters()).detach().flatten().numpy(), total / 10, rtol=1e-9)
-    _, found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), everybody(data))
+    _, found = model.adaptation.fit(model, model.own_models(start, torch.ones(2, 1).double()), block_of(data))
     assert found.tolist() == shares
 
 
@@ -108,7 +98,7 @@ def test_mapper_at_zero_is_fedavg(engine: Any) -> None:
     mapper = train(make_model(Mapper, data, adaptation=Interpolate(lambdas=(0.0,)), **options), data, 4)
     fedavg = train(make_model(FedAvg, data, **options), data, 4)
     torch.testing.assert_close(parameters(mapper.components), parameters(fedavg.components), rtol=1e-12, atol=1e-14)
-    a, b = scored(mapper, data), scored(fedavg, data)
+    a, b = clients_table(mapper, data), clients_table(fedavg, data)
     np.testing.assert_allclose(a.test_loss, b.test_loss, rtol=1e-12)  # the central model alone
 
 
@@ -125,16 +115,16 @@ def test_a_grid_of_zero_serves_what_was_there() -> None:
     data = make_data()
     for kind in (FedAvg, FedEM, HypCluster):
         model = train(make_model(kind, data, client_optimizer=SGD), data, 3)
-        plain = scored(model, data)
+        plain = clients_table(model, data)
         model.adaptation = Interpolate("own", lambdas=(0.0,))
-        np.testing.assert_allclose(scored(model, data).test_loss, plain.test_loss, rtol=1e-12)
+        np.testing.assert_allclose(clients_table(model, data).test_loss, plain.test_loss, rtol=1e-12)
 
 
 # --- Dapper -----------------------------------------------------------------------------------------------------------
 
 
 def drawn(adaptation: Dapper, model: Any, data: FederatedDataModule, value: float) -> Block:
-    block = everybody(data)
+    block = block_of(data)
     central = adaptation._central_samples(model, block)
     return adaptation._interpolated(model.seed, block, central, value)
 
@@ -142,7 +132,7 @@ def drawn(adaptation: Dapper, model: Any, data: FederatedDataModule, value: floa
 def test_dapper_draws_each_element_from_its_own_samples_with_probability_lambda() -> None:
     data = make_data(sizes=(400, 300, 500))
     model, dapper = make_model(FedAvg, data), Dapper(ratio=5)
-    own = everybody(data)
+    own = block_of(data)
     for value in (0.0, 0.3, 1.0):
         mixed = drawn(dapper, model, data, value)
         assert mixed.counts().tolist() == (5 * own.counts()).tolist()
@@ -159,7 +149,7 @@ def test_dapper_after_hypcluster_draws_from_the_cluster() -> None:
     data = make_data(sizes=(40, 40, 40, 40))
     model = make_model(HypCluster, data, initialization="random")
     model.cluster.copy_(torch.tensor([0, 1, 0, 1]))
-    mixed, own = drawn(Dapper(), model, data, 0.0), everybody(data)
+    mixed, own = drawn(Dapper(), model, data, 0.0), block_of(data)
     for c in range(4):
         allowed = own.index[own.owner % 2 == c % 2]
         assert np.isin(mixed.index[mixed.owner == c], allowed).all()
@@ -177,7 +167,7 @@ def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adapta
         model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), engine=engine, adaptation=adaptation)
         train(model, data, 3)
         before = parameters(model.components)
-        tables.append(scored(model, data))
+        tables.append(clients_table(model, data))
         assert torch.equal(parameters(model.components), before)
     assert tables[0].test_loss.notna().all()
     np.testing.assert_allclose(tables[0].test_loss, tables[1].test_loss, rtol=1e-6)
@@ -191,13 +181,13 @@ def test_lambda_joins_the_clients_table_as_the_grid_has_it(kind: Any, column: st
     """AFL has a column of this name, its own weights; in float32 0.1 would be 0.10000000149."""
     data = make_data(sizes=(30, 30))
     model = train(make_model(kind, data, adaptation=adaptation), data, 1, precision="32-true")
-    assert set(scored(model, data, "32-true")[column]) <= {0.1, 0.7}
+    assert set(clients_table(model, data, "32-true")[column]) <= {0.1, 0.7}
 
 
 def test_a_candidate_that_diverged_is_never_chosen() -> None:
     data = make_data(sizes=(30, 30))
     model = train(make_model(FedAvg, data, client_optimizer=SGD), data, 2)
     wild = Interpolate("own", (0.0, 1.0), client_optimizer=ClientSGD(lr=1e300, weight_decay=1e300))
-    personal = wild.adapt(model, everybody(data))
+    personal = wild.adapt(model, block_of(data))
     assert personal.mixture.tolist() == [[0.0, 1.0], [0.0, 1.0]]
     assert isinstance(personal, OwnModels)

@@ -24,7 +24,7 @@ from fedem_lightning import (
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.neighbours import votes
 from fedem_lightning.serving.model_files import write_clients
-from helpers.federations import make_data, make_model, make_trainer, train
+from helpers.federations import block_of, clients_table, make_data, make_model, train
 
 SGD = ClientSGD(lr=0.3)
 SIZES = (30, 21, 44, 9)
@@ -32,11 +32,6 @@ SIZES = (30, 21, 44, 9)
 
 def trained(kind: Any, data: FederatedDataModule, **options: Any) -> Any:
     return train(make_model(kind, data, hidden=True, client_optimizer=SGD, **options), data, 2)
-
-
-def block_of(data: FederatedDataModule, split: str, t: int | None = None) -> Any:
-    clients = torch.arange(data.n_clients) if t is None else torch.tensor([t])
-    return data.federation.block(clients, split)
 
 
 def hidden(network: Any, x: torch.Tensor) -> np.ndarray:
@@ -124,11 +119,6 @@ def test_lambda_has_the_lowest_loss_of_the_grid(selection: Any) -> None:
     np.testing.assert_allclose(found.numpy(), expected)
 
 
-def scored(model: Any, data: FederatedDataModule) -> Any:
-    make_trainer(0).test(model, data, verbose=False)
-    return model.clients
-
-
 def test_a_client_without_samples_keeps_the_model() -> None:
     x, y, client = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3, np.arange(60) % 3
     options: dict[str, Any] = {"unseen_fraction": 1 / 3}
@@ -136,8 +126,8 @@ def test_a_client_without_samples_keeps_the_model() -> None:
     split = np.where(seen[client], np.arange(60) // 3 % 3, 2)
     data = FederatedDataModule.from_arrays(x, y, client, split=split, **options)
     plain, table = trained(FedEM, data), None
-    before = scored(plain, data)
-    table = scored(trained(FedEM, data, adaptation=KNN(lambdas=(0.5, 1.0))), data)
+    before = clients_table(plain, data)
+    table = clients_table(trained(FedEM, data, adaptation=KNN(lambdas=(0.5, 1.0))), data)
     np.testing.assert_allclose(table.test_loss[~seen], before.test_loss[~seen], rtol=1e-12)
     assert table["lambda"][~seen].tolist() == [0.0]
     assert (table["lambda"][seen] >= 0.5).all()

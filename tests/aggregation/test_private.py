@@ -30,16 +30,18 @@ THETA = {"a": RNG.normal(size=(2, 3)), "b": RNG.normal(size=(2, 2, 2))}  # M = 2
 SENT = {name: theta + 0.3 * RNG.normal(size=(5, *theta.shape)) for name, theta in THETA.items()}  # 5 clients
 
 
-def collected(rule: PrivateMean, expected: float = 4.0, key: Any = (0, 0), parts: int = 1) -> Any:
+def collected(
+    rule: PrivateMean, expected: float = 4.0, key: Any = (0, 0), parts: int = 1, left_out: int | None = None
+) -> Any:
+    """The means of a round with all clients but one, in so many blocks."""
     received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
-    collector = rule.begin(
-        RoundContext(torch.arange(5), list(THETA), lambda: received, Sampling(1.0, expected, 3), key)
-    )
-    for rows in torch.arange(5).chunk(parts):
+    sampling = Sampling(1.0, expected, 3)
+    collector = rule.begin(RoundContext(torch.arange(5), list(THETA), lambda: received, sampling, key))
+    for rows in torch.tensor([t for t in range(5) if t != left_out]).chunk(parts):
         models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
         start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
         collector.add(Update(models, torch.ones(len(rows)), start), rows)
-    return collector
+    return collector.compute()
 
 
 def lengths() -> np.ndarray:
@@ -51,7 +53,7 @@ def lengths() -> np.ndarray:
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_without_noise_it_is_the_mean_of_clipped_updates_over_the_expected_size(parts: int) -> None:
     clip = float(np.median(lengths()))
-    means = collected(PrivateMean(noise_multiplier=0.0, clip=clip), parts=parts).compute()
+    means = collected(PrivateMean(noise_multiplier=0.0, clip=clip), parts=parts)
     scales = np.minimum(1, clip / lengths())
     assert (scales < 1).any()
     assert (scales == 1).any()
@@ -63,18 +65,18 @@ def test_without_noise_it_is_the_mean_of_clipped_updates_over_the_expected_size(
 def test_the_noise_has_its_standard_deviation() -> None:
     rule, quiet = PrivateMean(noise_multiplier=1.5, clip=0.2), PrivateMean(noise_multiplier=0.0, clip=0.2)
     large = PrivateMean(noise_multiplier=1.5, clip=0.2, cohort=400.0)  # the noise of a larger federation
-    plain = collected(quiet).compute().models
-    draws = [collected(rule, key=(0, round_)).compute().models for round_ in range(400)]
+    plain = collected(quiet).models
+    draws = [collected(rule, key=(0, round_)).models for round_ in range(400)]
     noise = np.concatenate([(draw[name] - plain[name]).numpy().ravel() for draw in draws for name in THETA])
     assert noise.std() == pytest.approx(1.5 * 0.2 / 4, rel=0.03)
     assert abs(noise.mean()) < 4 * 1.5 * 0.2 / 4 / math.sqrt(len(noise))
-    ratio = (draws[0]["a"] - plain["a"]) / (collected(large).compute().models["a"] - plain["a"])
+    ratio = (draws[0]["a"] - plain["a"]) / (collected(large).models["a"] - plain["a"])
     assert ratio.numpy() == pytest.approx(np.full((2, 3), 100.0))
 
 
 def test_the_noise_of_a_round_is_the_seeds_and_without_a_key_nobodys() -> None:
     def noisy(key: Any) -> torch.Tensor:
-        return collected(PrivateMean(), key=key).compute().models["a"]
+        return collected(PrivateMean(), key=key).models["a"]
 
     assert torch.equal(noisy((0, 1)), noisy((0, 1)))
     assert not torch.equal(noisy((0, 1)), noisy((0, 2)))
@@ -85,7 +87,7 @@ def test_the_noise_of_a_round_is_the_seeds_and_without_a_key_nobodys() -> None:
 def test_the_clip_follows_a_quantile() -> None:
     clip = float(np.median(lengths()))
     rule = PrivateMean(noise_multiplier=0.0, clip=clip, quantile=0.5)
-    collected(rule, expected=5.0).compute()
+    collected(rule, expected=5.0)
     assert float(rule.length) == pytest.approx(clip * math.exp(-0.2 * (3 / 5 - 0.5)))
     rule = PrivateMean(noise_multiplier=1.0, quantile=0.5)
     z = rule.noise_of_updates(50.0)
@@ -98,17 +100,9 @@ def test_the_clip_follows_a_quantile() -> None:
 
 def released(rule: PrivateMean, left_out: int | None, expected: float) -> tuple[np.ndarray, float]:
     """What a round tells: the sum of clipped updates over S, and the number of short ones, read from the next S."""
-    received = {name: torch.tensor(theta).unsqueeze(0) for name, theta in THETA.items()}
-    collector = rule.begin(
-        RoundContext(torch.arange(5), list(THETA), lambda: received, Sampling(1.0, expected, 3), (0, 0))
-    )
-    clip, rows = float(rule.length), torch.tensor([t for t in range(5) if t != left_out])
-    start = {name: t.expand(len(rows), *t.shape[1:]) for name, t in received.items()}
-    models = {name: torch.tensor(sent)[rows] for name, sent in SENT.items()}
-    collector.add(Update(models, torch.ones(len(rows)), start), rows)
-    means = collector.compute()
-    assert means is not None
-    total = np.concatenate([(means.models[name].numpy() - theta).ravel() for name, theta in THETA.items()])
+    clip = float(rule.length)
+    models = collected(rule, expected, left_out=left_out).models
+    total = np.concatenate([(models[name].numpy() - theta).ravel() for name, theta in THETA.items()])
     assert rule.quantile is not None
     share = rule.quantile - math.log(float(rule.length) / clip) / CLIP_RATE
     return total * expected / clip, share * expected

@@ -43,7 +43,6 @@ NO_SERVER = (DFedEM, DecentralizedSurrogateOptimization, FedFOMO, FedProto, Loca
 
 
 def variant(kind: Any, **options: Any) -> Row:
-    """The method's row with other options."""
     row = next(row for row in ROWS if row.kind is kind)
     return dataclasses.replace(row, options={**row.options, **options})
 

@@ -132,7 +132,6 @@ def test_each_group_has_its_own_average(rule: Aggregation) -> None:
 
 
 def make_alone(rule: Aggregation, models: np.ndarray, received: np.ndarray, members: np.ndarray) -> torch.Tensor:
-    """The rule's average of some clients."""
     weights = torch.from_numpy(COUNTS[members])
     return combined(rule, models[members], received[members], blocks=1, weights=weights).models["weight"]
 

@@ -142,12 +142,9 @@ def test_an_unseen_client_of_fedbn_estimates_its_statistics() -> None:
 def test_a_network_without_a_body_is_one_line(kind: Any) -> None:
     with pytest.raises(UserError, match=r"^head: the last layer is all that trains .*: no body is left"):
         kind(Linear((4,), 3), n_clients=3)
-    with pytest.raises(UserError, match=r"^head: 'classifier' is in no parameter's name; they are layers.0"):
-        kind(MLP((4,), 3), n_clients=3, head="classifier")
-    with pytest.raises(UserError, match=r"^head: '\[' is no regular expression"):
-        kind(MLP((4,), 3), n_clients=3, head="[")
-    with pytest.raises(UserError, match=r"^head: 'layers' is all that trains"):
-        kind(MLP((4,), 3), n_clients=3, head="layers")
+    for head, line in (("classifier", "is in no parameter's name"), ("[", "is no regular expression")):
+        with pytest.raises(UserError, match=rf"^head: '.*' {line}"):
+            kind(MLP((4,), 3), n_clients=3, head=head)
 
 
 @pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedRep, FedBABU])

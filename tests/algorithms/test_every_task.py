@@ -56,8 +56,6 @@ def mlp(n_outputs: int) -> Callable[[], nn.Module]:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """What differs between tasks."""
-
     name: str
     network: Callable[[], nn.Module]
     answer: tuple[int, ...]  # shape of a sample's prediction
@@ -84,7 +82,6 @@ class TaskRow:
         return self.with_truth(data)
 
     def with_truth(self, data: FederatedDataModule) -> FederatedDataModule:
-        """The data with two true groups."""
         data.federation.truth["group"] = np.arange(len(SIZES)) % 2
         return data
 

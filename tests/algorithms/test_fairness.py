@@ -61,8 +61,6 @@ def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> N
 
 
 class Counted(Local):
-    """Notes who trains in which round."""
-
     def client_update(self, block: Block, round_: int) -> None:
         vars(self).setdefault("rounds", []).extend((t, round_) for t in block.clients.tolist())
         super().client_update(block, round_)

@@ -19,8 +19,6 @@ def model_of(kind: Any, **options: Any) -> Any:
 
 
 class Numpy(perceptron.Mixture):
-    """Rounds of FedRC in NumPy."""
-
     shares = np.full((M, Y), 1 / Y)  # p(y; m)
 
     def q(self, t: int, pi: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from fedem_lightning import ClientSGD, FedAvg, FLoRAL, UserError
@@ -24,13 +25,7 @@ def adapted(**options: Any) -> Any:
     return make_model(FLoRAL, perceptron.Clients().data, n_components=M, **{**given, **options})
 
 
-def softmax(r: np.ndarray) -> np.ndarray:
-    return np.exp(r) / np.exp(r).sum()
-
-
 class Numpy:
-    """Rounds of FLoRAL in NumPy, on the perceptron."""
-
     def __init__(self, model: Any, precondition: bool) -> None:
         self.clients, self.precondition = perceptron.Clients(), precondition
         start = perceptron.start_of(model)

@@ -7,18 +7,9 @@ import torch
 
 from fedem_lightning import ClientSGD, FederatedDataModule, HypCluster, Local
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
+from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train, train_and_test
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
-
-
-def two_groups(n_clients: int = 6, n: int = 30, **options: Any) -> FederatedDataModule:
-    """Odd clients have the opposite labels of even ones."""
-    rng = np.random.default_rng(0)
-    client = np.repeat(np.arange(n_clients), n)
-    x = rng.normal(size=(len(client), 4))
-    y = (x[:, 0] > 0).astype(int) ^ (client % 2)
-    return FederatedDataModule.from_arrays(x, y, client, n_classes=2, **options)
 
 
 def lowest(thetas: list[np.ndarray], data: FederatedDataModule) -> list[int]:
@@ -64,7 +55,7 @@ def test_a_hypothesis_that_nobody_wants_stays_as_it_is() -> None:
 
 
 def test_unseen_clients_go_where_their_loss_is_lowest() -> None:
-    data = two_groups(n_clients=12, unseen_fraction=0.5)
+    data = grouped(n_clients=12, n=120, unseen_fraction=0.5)
     model = make_model(HypCluster, data, initialization="sampled", client_optimizer=ClientSGD(lr=0.3))
     train_and_test(model, data, 8)
     assert model.cluster.tolist() == lowest(hypotheses(model), data)
@@ -74,7 +65,7 @@ def test_unseen_clients_go_where_their_loss_is_lowest() -> None:
 
 
 def test_clients_that_were_not_sampled_are_assigned_by_the_newest_models() -> None:
-    data = two_groups(n_clients=10)
+    data = grouped(n_clients=10)
     model = make_model(HypCluster, data, participation=2, initialization="sampled", client_optimizer=SGD)
     train(model, data, 6)
     make_trainer(0).test(model, data, verbose=False)
@@ -83,7 +74,7 @@ def test_clients_that_were_not_sampled_are_assigned_by_the_newest_models() -> No
 
 def test_the_sampled_start_is_trained_on_single_clients() -> None:
     """As Local trains each of them; full batches, whose order does not matter."""
-    data, starts = two_groups(n_clients=8), []
+    data, starts = grouped(n_clients=8), []
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "batch_size": 1000}
     for seed in (0, 0, 1):
         model = make_model(HypCluster, data, seed=seed, initial_epochs=5, **options).double()

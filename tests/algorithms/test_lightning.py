@@ -74,8 +74,6 @@ def test_a_network_of_other_features_is_refused_and_left_as_it_was() -> None:
 
 
 class Module(pl.LightningModule):
-    """A model as users of Lightning have it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3)
@@ -137,7 +135,6 @@ COLUMNS = {
 
 
 def arrays(**more: Any) -> dict[str, Any]:
-    """Twelve samples of two clients."""
     return {"x": np.zeros((12, 2)), "y": np.arange(12) % 3, "client": np.arange(12) % 2, **more}
 
 
@@ -171,9 +168,7 @@ def test_a_missing_value_is_named(column: Any, wrong: str, name: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a round": ({"limit_train_batches": 0.5}, "limit_train_batches: .* got 0.5; fewer clients: algorithm.partici"),
     "no test": ({"limit_test_batches": 0}, "limit_test_batches: .* expected 1, got 0"),
-    "overfitting": ({"overfit_batches": 1}, "overfit_batches: .* take a smaller federation"),
     "clipping": ({"gradient_clip_val": 1.0}, "gradient_clip_val: .* use algorithm.client_optimizer.max_grad_norm"),
-    "accumulation": ({"accumulate_grad_batches": 2}, "accumulate_grad_batches: .* algorithm.batch_size"),
     "steps": ({"max_steps": 2}, "max_steps: a step is a round here; use trainer.max_epochs"),
     "several quick rounds": ({"fast_dev_run": 3}, "fast_dev_run: .* use trainer.max_epochs=3"),
     "evaluation within rounds": ({"val_check_interval": 0.5}, "val_check_interval: .* check_val_every_n_epoch"),
@@ -337,8 +332,6 @@ def test_a_network_that_ends_in_a_softmax_or_a_sigmoid_is_refused_before_it_trai
 
 
 class Answers(nn.Linear):
-    """Gives a dictionary without a tensor."""
-
     def forward(self, x: torch.Tensor) -> Any:
         return {"logits": "three"}
 

@@ -6,29 +6,17 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from fedem_lightning import ClientSGD, DFedEM, FederatedAlgorithm, FederatedDataModule, FedFOMO, Oracle, Topology
+from fedem_lightning import ClientSGD, DFedEM, FederatedDataModule, FedFOMO, Oracle, Topology
 from fedem_lightning.randomness import sample_cohort
-from helpers.by_hand import gradient, losses, responsibilities, samples
-from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
+from helpers.by_hand import gradient, losses, responsibilities, samples, vector
+from helpers.federations import make_data, make_model, make_trainer, rows_served, train, train_and_test
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
 
 
 def trained(theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """One step of gradient descent on all samples."""
     return theta - LR * gradient(theta, x, y)
-
-
-def initial(model: FederatedAlgorithm) -> np.ndarray:
-    """The parameters of the only component [15]."""
-    return parameters(model.components).numpy().copy()
-
-
-def served(model: FederatedAlgorithm) -> np.ndarray:
-    """The models that clients predict with, [T, M, D]."""
-    models = model.personal_models(torch.arange(model.n_clients)).models.values()
-    return torch.cat([rows.flatten(2) for rows in models], dim=2).double().numpy()
 
 
 # --- FedFOMO ----------------------------------------------------------------------------------------------------------
@@ -52,7 +40,7 @@ def test_three_rounds_of_fedfomo_with_cohorts_and_one_download() -> None:
     model = make_model(FedFOMO, data, n_downloads=1, exploration=0.0, participation=3, **FULL).double()
     affinity = np.random.default_rng(0).random((5, 5)) / 10  # so that no two models are equally welcome
     model.affinity.copy_(torch.from_numpy(affinity))
-    theta = np.tile(initial(model), (5, 1))
+    theta = np.tile(vector(model.components), (5, 1))
     train(model, data, 3)
     downloads, helpful = set(), 0
     for round_ in range(3):
@@ -67,12 +55,10 @@ def test_three_rounds_of_fedfomo_with_cohorts_and_one_download() -> None:
     assert len({i for i, _ in downloads}) < len(downloads)  # some client changed its mind
     assert helpful
     np.testing.assert_allclose(model.affinity.numpy(), affinity, rtol=1e-9)
-    np.testing.assert_allclose(served(model)[:, 0], theta, rtol=1e-9)
+    np.testing.assert_allclose(rows_served(model), theta, rtol=1e-9)
 
 
 class Affinities(pl.Callback):
-    """The affinities after every round."""
-
     def __init__(self) -> None:
         self.after: list[np.ndarray] = []
 
@@ -99,7 +85,7 @@ def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
     data = make_data(sizes=(20, 25, 30, 15, 22), unseen_fraction=0.4)
     seen = data.federation.seen.numpy()
     model, trainer = make_model(FedFOMO, data, exploration=0.0, **FULL), make_trainer(1)
-    start = initial(model)
+    start = vector(model.components)
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     sent = {j: trained(start, *samples(data, j)) for j in np.flatnonzero(seen).tolist()}
@@ -109,7 +95,7 @@ def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
         own = trained(mean, *samples(data, i))
         w, expected = combined(data, i, mean, [*sent.values(), own])
         assert (w[:-1] > 0).any()
-        np.testing.assert_allclose(served(model)[i, 0], expected, rtol=1e-9)
+        np.testing.assert_allclose(rows_served(model)[i], expected, rtol=1e-9)
 
 
 # --- without a server -------------------------------------------------------------------------------------------------
@@ -121,7 +107,7 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
     seen = data.federation.seen.numpy()
     model = train_and_test(make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), data, 2)
     (unseen,) = np.flatnonzero(~seen).tolist()
-    models = served(model)  # [T, 2, 15]
+    models = rows_served(model).numpy().reshape(6, 2, 15)
     mean = models[seen].mean(axis=0)
     assert all(np.abs(own - mean).max() > 1e-3 for own in models[seen])
     np.testing.assert_allclose(models[unseen], mean, rtol=1e-12)
@@ -140,7 +126,7 @@ def test_two_rounds_of_oracle_and_its_unseen_client() -> None:
     group = np.where(seen, [0, 0, 1, 1, 1, 0], 1)
     data.federation.truth["group"] = group
     model, trainer = make_model(Oracle, data, **FULL), make_trainer(2)
-    theta = {g: initial(model) for g in (0, 1)}
+    theta = {g: vector(model.components) for g in (0, 1)}
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     for _ in range(2):
@@ -149,4 +135,4 @@ def test_two_rounds_of_oracle_and_its_unseen_client() -> None:
             sent = np.stack([trained(theta[g], *samples(data, t)) for t in members])
             theta[g] = np.average(sent, axis=0, weights=[len(samples(data, t)[1]) for t in members])
     assert np.abs(theta[0] - theta[1]).max() > 0.01
-    np.testing.assert_allclose(served(model)[:, 0], [theta[g] for g in group], rtol=1e-9)
+    np.testing.assert_allclose(rows_served(model), [theta[g] for g in group], rtol=1e-9)

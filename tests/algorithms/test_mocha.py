@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from sklearn.svm import LinearSVC
 from torch import nn
 
 from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, UserError
@@ -131,24 +130,6 @@ def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str) -> None:
     assert gap[-1] < 1e-6
     if loss == "hinge":
         assert (np.diff(history["dual"]) > -1e-14).all()
-
-
-def test_identity_relations_are_separate_svms() -> None:
-    """Sigma = I/T: min (1/n_t) sum_i phi + (lambda T / 2) |w_t|^2.
-
-    That is lambda T strongly convex, so a client's duality gap g bounds |w - w*|^2 by 2 g / (lambda T); no client's gap
-    exceeds their sum, T times the logged mean.
-    """
-    data, history, penalty = binary(), History(), 0.3
-    model = make_model(MOCHA, data, penalty=penalty, work=1.0, **FIXED)
-    train(model, data, 60, callbacks=[history])
-    tolerance = np.sqrt(2 * 4 * max(history["duality_gap"][-1], 1e-14) / (4 * penalty))
-    assert tolerance < 1e-3
-    for t in range(4):
-        x, y = samples(data, t)
-        svm = LinearSVC(loss="hinge", fit_intercept=False, C=1 / (penalty * 4 * len(y)), tol=1e-10, max_iter=10**6)
-        expected = svm.set_params(random_state=0).fit(x, y).coef_[0]
-        assert np.linalg.norm(model.w[t].numpy() - expected) < tolerance + 1e-6
 
 
 @pytest.mark.parametrize("bias", [True, False])

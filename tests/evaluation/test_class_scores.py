@@ -55,11 +55,6 @@ def rare(**options: Any) -> Any:
     return FederatedDataModule.from_arrays(x, y, client, n_classes=2, fractions=(0.5, 0.1, 0.4), **options)
 
 
-def trained(kind: type, data: Any, rounds: int = 2, **options: Any) -> Any:
-    model = train_and_test(make_model(kind, data, **options), data, rounds)
-    return model
-
-
 def test_the_majority_is_that_of_a_clients_training_samples() -> None:
     data = rare()
     base = majority(data.federation, torch.arange(6))
@@ -84,7 +79,7 @@ def test_the_majority_is_that_of_a_clients_training_samples() -> None:
 @pytest.mark.parametrize("kind", [FedEM, Local])
 def test_a_runs_scores_of_classes_agree_with_predictions_one_by_one(kind: type) -> None:
     data = rare(unseen=[4])
-    model = trained(kind, data)
+    model = train_and_test(make_model(kind, data), data, 2)
     table, found = model.clients, model.tested.classes
     seen, p_all, y_all = [0, 1, 2, 3, 5], [], []
     for t in range(6):
@@ -109,7 +104,8 @@ def test_a_runs_scores_of_classes_agree_with_predictions_one_by_one(kind: type) 
 def test_balanced_runs_are_not_burdened(monkeypatch: pytest.MonkeyPatch) -> None:
     puts: list[Any] = []
     monkeypatch.setattr(TestRows, "put", lambda self, row, values: puts.append(values.ndim))
-    model = trained(Local, Digits(n_clients=4), rounds=1)
+    data = Digits(n_clients=4)
+    model = train_and_test(make_model(Local, data), data, 1)
     assert set(puts) == {1}  # scores of samples, and no probabilities
     assert model.tested.classes["imbalanced"] is False
     assert "auroc" not in model.tested.classes

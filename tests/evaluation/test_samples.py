@@ -30,11 +30,6 @@ def regression(**options: Any) -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, x @ rng.normal(size=(4, 2)), client, task="regression", **options)
 
 
-def scores_of_test(model: Any, data: FederatedDataModule, rounds: int = 2) -> dict[str, np.ndarray]:
-    train_and_test(model, data, rounds)
-    return model.tested.samples.arrays()
-
-
 def predicted(model: Any, data: FederatedDataModule) -> ClientPredictions:
     found: Any = make_trainer(0).predict(model, data)
     return found[0]
@@ -57,8 +52,8 @@ CASES: dict[str, tuple[type, FederatedDataModule, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_sample_has_its_own_score(case: str) -> None:
     kind, data, options = CASES[case]
-    model = make_model(kind, data, **options)
-    found, table, by_trainer = scores_of_test(model, data), model.clients, predicted(model, data)
+    model = train_and_test(make_model(kind, data, **options), data, 2)
+    found, table, by_trainer = model.tested.samples.arrays(), model.clients, predicted(model, data)
     assert found["n"].tolist() == table.n_test.tolist()
     assert found["n"].dtype == np.int64
     assert np.repeat(table.id, found["n"]).tolist() == by_trainer.client.tolist()

@@ -32,7 +32,6 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def composed(*words: str) -> DictConfig:
-    """The configuration that these words make."""
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         return compose("config", list(words))
 

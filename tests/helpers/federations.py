@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import MLP, FedEM, FederatedAlgorithm, FederatedDataModule, Federation, Linear
+from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.splits import Split
 
@@ -78,6 +79,23 @@ def train_and_test(model: FederatedAlgorithm, data: FederatedDataModule, rounds:
     trainer.fit(model, data)
     trainer.test(model, data, verbose=False)
     return model
+
+
+def clients_table(model: FederatedAlgorithm, data: FederatedDataModule, precision: Any = "64-true") -> Any:
+    """The clients' table."""
+    make_trainer(0, precision).test(model, data, verbose=False)
+    return model.clients
+
+
+def block_of(data: FederatedDataModule, split: str = "train", t: int | None = None) -> Block:
+    """The samples of client t, or of all clients."""
+    return data.federation.block(torch.arange(data.n_clients) if t is None else torch.tensor([t]), split)
+
+
+def rows_served(model: FederatedAlgorithm) -> torch.Tensor:
+    """The models that clients predict with, float64 [T, M D]."""
+    models = model.personal_models(torch.arange(model.n_clients)).models.values()
+    return torch.cat([rows.double().flatten(2) for rows in models], dim=2).flatten(1)
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:

@@ -5,14 +5,12 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """One at which nobody listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def runs(pid: int) -> bool:
-    """Whether a process has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

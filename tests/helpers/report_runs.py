@@ -55,18 +55,15 @@ def make_sampled_run(
 
 
 def tables_in(folder: Path, paper: str | None = None) -> list[Table]:
-    """The tables of all runs below a folder."""
     return [scores_table(setting, Papers(paper)) for setting in group_runs(find_runs([folder])[0])[0]]
 
 
 def group_of(*folders: Path) -> Group:
-    """A row of the runs in `folders`."""
     runs: list[Run] = [read_run(folder) for folder in folders]
     return Group(runs[0].algorithm, runs[0].algorithm, runs)
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str, int]:
-    """What the command prints, and its exit code."""
     code = 0
     try:
         main([str(a) for a in arguments])

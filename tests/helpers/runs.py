@@ -136,7 +136,6 @@ def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, 
 
 
 def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
-    """Two rounds of what `overrides` choose, on a small data set."""
     config, choices = composed_small(files, *overrides)
     return run(config, folder, choices, [])
 
@@ -147,7 +146,6 @@ def leave_undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file, byte by byte."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 

@@ -27,14 +27,12 @@ def arrays(clients: int = CLIENTS, n: int = 24, seed: int = 0) -> dict[str, np.n
 
 
 def of_clients(full: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-    """The rows of some clients, by name."""
     owner = full["names"][full["client"]]
     rows = np.isin(owner, names)
     return {name: full[name][rows] for name in ("x", "y", "split")} | {"client": owner[rows]}
 
 
 def as_table(part: dict[str, np.ndarray]) -> pd.DataFrame:
-    """The same rows as columns."""
     columns = {name: part["x"][:, i] for i, name in enumerate(FEATURES)}
     words = np.array(["train", "val", "test"])[part["split"]]
     return pd.DataFrame({"client": part["client"], **columns, "y": part["y"], "split": words})

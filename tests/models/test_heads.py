@@ -51,8 +51,6 @@ class Ordered(nn.Module):
 
 
 class LastFirst(Ordered):
-    """The classifier is made first."""
-
     def __init__(self) -> None:
         super().__init__(LAYERS[::-1])
 

@@ -17,8 +17,6 @@ from helpers.federations import make_data, parameters, train
 
 
 class OneLayerTwice(Recorded, nn.Module):
-    """The second layer under two names."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.a = nn.Linear(4, 5), self.middle()
@@ -62,7 +60,6 @@ def network(kind: type[nn.Module]) -> nn.Module:
 
 
 def by_hand(start: nn.Module, data: FederatedDataModule, rounds: int) -> dict[str, torch.Tensor]:
-    """FedAvg in plain torch."""
     server = copy.deepcopy(start).double()
     for round_ in range(rounds):
         sums = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in server.state_dict().items()}
