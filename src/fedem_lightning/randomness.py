@@ -35,7 +35,6 @@ class Purpose(IntEnum):
     SUBSAMPLE = 10
     SCORED = 11
     TOPOLOGY = 12
-    STRAGGLERS = 13
     LOCAL_STEPS = 14
     INITIAL = 15
     THINNED = 16

@@ -144,21 +144,6 @@ def test_clients_serve_their_own_linear_models(bias: bool) -> None:
         np.testing.assert_allclose(found[i], [1 - p, p], rtol=1e-9)
 
 
-def test_stragglers_do_less_work() -> None:
-    data = binary(sizes=(40, 40, 40, 40))
-    model = make_model(MOCHA, data, loss="logistic", stragglers=0.25)
-    block = data.federation.block(torch.arange(4), "train")
-    steps = torch.stack([model.local_steps_of(block, k) for k in range(50)])
-    assert steps.min() >= 10
-    assert steps.max() <= 40
-    assert steps.double().mean().item() == pytest.approx(25, abs=2)
-    assert len(steps[:, 0].unique()) > 10
-    turned = data.federation.block(torch.tensor([2, 0]), "train")
-    assert torch.equal(model.local_steps_of(turned, 7), steps[7, [2, 0]])
-    train(model, data, 1)
-    assert torch.equal((model.alpha != 0).sum(dim=1), steps[0])  # a logistic step away from 0 always moves
-
-
 @LOSSES
 def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
     data, history = binary(sizes=(9, 9, 9)), History()

@@ -1,4 +1,4 @@
-"""Federated algorithms; each has a file of its own."""
+"""Federated algorithms; `backbone`, `n_clients` and `options` of all are those of `FederatedAlgorithm`."""
 
 from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
@@ -12,18 +12,16 @@ from fedem_lightning.algorithms.fedfomo import FedFOMO
 from fedem_lightning.algorithms.fedgmm import FedGMM
 from fedem_lightning.algorithms.fedrc import FedRC
 from fedem_lightning.algorithms.floral import FLoRAL
-from fedem_lightning.algorithms.hypcluster import HypCluster
+from fedem_lightning.algorithms.hypcluster import HypCluster, Mapper
 from fedem_lightning.algorithms.l2sgd import L2SGD
-from fedem_lightning.algorithms.mapper import Mapper
 from fedem_lightning.algorithms.mocha import MOCHA
-from fedem_lightning.algorithms.oracle import Oracle
 from fedem_lightning.algorithms.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from fedem_lightning.algorithms.per_fedavg import PerFedAvg
 from fedem_lightning.algorithms.proximal import Ditto, PFedMe
 from fedem_lightning.algorithms.scaffold import Scaffold
 from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
 from fedem_lightning.algorithms.two_heads import FedProto, FedRoD
-from fedem_lightning.algorithms.user_centric import UserCentric
+from fedem_lightning.algorithms.user_centric import Oracle, UserCentric
 from fedem_lightning.module import FederatedAlgorithm
 
 __all__ = [

@@ -30,7 +30,6 @@ class Agnostic(FederatedAlgorithm):
     The domains are the data's (`Federation.domains`); a client may have samples of several.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         domain_lr: gamma, 0 or more.
         window: r_win, the number of rounds over which a cohort's samples of each domain are averaged.
 

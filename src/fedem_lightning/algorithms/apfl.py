@@ -66,7 +66,6 @@ class APFL(FederatedAlgorithm):
     The server averages w with weights n_t. Unseen clients make one local round from v = w and the initial alpha.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         alpha: initial weight of the client's own model, in [0, 1].
         adaptive: whether alpha is learned, at the clients' learning rate.
 

@@ -87,16 +87,9 @@ class Clustered(FederatedAlgorithm):
 
     def initialize(self, data: Federation) -> None:
         """Warns if no cluster can be split."""
-        rounds, n_clients = self.statistics.planned_rounds, len(data.clients())
-        reasons = {
-            f"min_rounds={self.min_rounds} of {rounds} rounds": self.min_rounds >= rounds,
-            "eps1=0": self.eps1 == 0,
-            f"gamma_max={self.gamma_max:g} is 1 at least": self.gamma_max >= 1,
-            f"{n_clients} clients": n_clients <= 2,
-        }
-        result = [reason for reason, holds in reasons.items() if holds]
-        if result:
-            warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({', '.join(result)})", stacklevel=2)
+        rounds = f"min_rounds={self.min_rounds} of {self.statistics.planned_rounds} rounds"
+        if self.min_rounds >= self.statistics.planned_rounds:
+            warnings.warn(f"algorithm: Clustered cannot split, so it is FedAvg ({rounds})", stacklevel=2)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """Delta_t = local_sgd(theta_c) - theta_c, which the client also keeps for the comparison."""
@@ -107,8 +100,7 @@ class Clustered(FederatedAlgorithm):
         self.updates[t] = delta
         self.update_norms[t] = sum(d.flatten(1).square().sum(dim=1) for d in delta.values()).sqrt()  # type: ignore[union-attr]
         group = torch.searchsorted(self.leaves(batch.federation), self.cluster[t])
-        by_cluster: dict[str, Any] = {"group": group, "n_groups": self.n_groups, "stream": group}
-        return Update(trained, batch.counts(), start=theta, **by_cluster)
+        return Update(trained, batch.counts(), start=theta, group=group, n_groups=self.n_groups, stream=group)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_c <- theta_c + sum_t (n_t / n_c) Delta_t, the mean of the members' models; then splits clusters."""
@@ -143,8 +135,8 @@ class Clustered(FederatedAlgorithm):
         old = self.nodes[leaf]
         a = sum((theta[name] - old[name][0]).square().sum() for name in self.params_of(old))
         a, b = float(a) ** 0.5, float(self.update_norms[members].max())
-        self.measure("mean_update_norm", torch.tensor([a]))
-        self.measure("max_update_norm", torch.tensor([b]))
+        for name, norm in (("mean_update_norm", a), ("max_update_norm", b)):
+            self.measure(name, torch.tensor([norm]))
         self.longest_mean[leaf] = max(float(self.longest_mean[leaf]), a)
         eps1 = float(self.longest_mean[leaf]) / 10 if isinstance(self.eps1, str) else self.eps1
         eps2 = 4 * eps1 if isinstance(self.eps2, str) else self.eps2
@@ -191,13 +183,13 @@ class Clustered(FederatedAlgorithm):
     def _nearer_child(self, batch: Block) -> Tensor:
         """The child of the client's node whose clients include the one with the most similar update at the split."""
         node = self.cluster[batch.clients]  # [1]
-        theta, trained_on = self.nodes[node], batch.federation.clients()
+        theta, seen = self.nodes[node], batch.federation.clients()
         trained = self.local_sgd(theta, batch, self.statistics.rounds, state=None)
         own = {name: trained[name] - theta[name] for name in self.params_of(theta)}
         level = depth(node)
         best = []
         for child in (2 * node + 1, 2 * node + 2):
-            side = trained_on[ancestor(self.cluster[trained_on], level + 1) == child]
+            side = seen[ancestor(self.cluster[seen], level + 1) == child]
             known = self.split_updates[level * self.n_clients + side]
             both = {name: torch.cat([own[name], known[name]]) for name in own}
             best.append(cosine_similarities(both)[0, 1:].max())

@@ -30,8 +30,7 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
     mean of all u_t.
 
     Args:
-        backbone, n_clients, n_components, options: see `FederatedAlgorithm`; the server optimiser must be the
-            plain average.
+        backbone, n_clients, n_components, options: see `FederatedAlgorithm`; the server takes plain averages.
         surrogate: makes the surrogates of the clients' objectives.
         topology: graph and mixing weights.
 
@@ -72,8 +71,8 @@ class DecentralizedSurrogateOptimization(SurrogateOptimization):
         self.traffic = Transmission(m * neighbours, m * neighbours, uploads=m, streams=0)  # neighbours hear a broadcast
         spread = self.models.mix(clients, torch.from_numpy(w))
         gap = spectral_gap(w[np.ix_(active, active)])  # of the clients in the cohort
-        for name, value in (("consensus_error", spread), ("spectral_gap", gap)):
-            self.measure(name, torch.tensor([value], dtype=torch.float64))
+        self.measure("consensus_error", torch.tensor([spread], dtype=torch.float64))
+        self.measure("spectral_gap", torch.tensor([gap], dtype=torch.float64))
 
     def losses(self, batch: Block) -> Tensor:
         """The losses of each client's own models, [n, M]."""
@@ -102,7 +101,6 @@ class DFedEM(DecentralizedSurrogateOptimization):
     theta_{m,t} <- sum_s w_st theta_{m,s}. With M = 1 it is decentralised FedAvg (D-SGD with local steps).
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         topology: graph and mixing weights; the paper: Erdos-Renyi with p = 0.5 and the fastest-mixing weights.
 

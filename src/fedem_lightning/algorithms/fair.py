@@ -57,10 +57,8 @@ class AFL(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
-        t = batch.clients
-        loss = client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
-        self.losses_of_clients[t] = loss
-        w = self.received(t)  # [C, 1, ...]
+        t, w = batch.clients, self.received(batch.clients)  # [C, 1, ...]
+        self.losses_of_clients[t] = client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
         return Update(self.local_sgd(w, batch, round_), self.weights[t], start=w)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -69,8 +67,8 @@ class AFL(FederatedAlgorithm):
         t = round_.cohort  # all clients that train
         self.weights[t] = project_on_simplex(self.weights[t] + self.weights_lr * self.losses_of_clients[t])
         for mean, current in zip(self.averaged, self.components, strict=True):
-            newest, running = model_state(current), model_state(mean)
-            for name, tensor in running.items():
+            newest = model_state(current)
+            for name, tensor in model_state(mean).items():
                 if tensor.is_floating_point():
                     tensor.add_((newest[name] - tensor) / (round_.number + 1))
                 else:

@@ -51,7 +51,6 @@ class FedALA(FederatedAlgorithm):
     a round. In the first round theta_t = w, so there is nothing to learn. A client that never trained has w.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         head: a regular expression found in the names of the upper layers' tensors; None: the last layer (p = 1).
         weights_lr: eta_w.
         share: s, the share of a client's samples with which it learns W, drawn anew in each round.
@@ -87,8 +86,7 @@ class FedALA(FederatedAlgorithm):
         if round_ > 0:
             self.weights[t] = self.learned(batch, round_)
         weights = self.weights[t]
-        theta = self.local_sgd(self.initialized(self.own[t], weights), batch, round_)
-        self.own[t] = theta
+        self.own[t] = theta = self.local_sgd(self.initialized(self.own[t], weights), batch, round_)
         self.served[t] = weights
         return Update(theta, batch.counts(), start=self.received(t))
 
@@ -99,12 +97,13 @@ class FedALA(FederatedAlgorithm):
 
     def learned(self, batch: Block, round_: int) -> Models:
         """W_t after one pass; those who learn for the first time go on until their losses settle. [C, 1, ...]."""
-        t, part, losses = batch.clients, self._part(batch, round_), list[Tensor]()
-        own = self.own[t]
+        keys = fold(self.seed, Purpose.ALA, round_, batch.keys)[batch.owner]
+        part = batch.thinned(self.share, fold(keys, batch.ranks()))  # a random share s of each client's samples
+        t, own, losses = batch.clients, self.own[batch.clients], list[Tensor]()
         weights, learning = self._pass(part, own, self.weights[t], round_), ~self.weights.written[t]  # [C]
         while learning.any() and len(losses) + 1 < MAX_PASSES:
-            result = self.own_models(self.initialized(own, weights)).losses(part)
-            losses.append(client_means(result, part)[:, 0])  # [C]
+            theta = self.own_models(self.initialized(own, weights))
+            losses.append(client_means(theta.losses(part), part)[:, 0])  # [C]
             if len(losses) >= 10:
                 learning &= torch.stack(losses[-10:]).std(dim=0, correction=0) >= self.tolerance
             if len(some := learning.nonzero().squeeze(1)):
@@ -121,15 +120,9 @@ class FedALA(FederatedAlgorithm):
             "own": {name: own[name] for name in self.upper},
             "away": {name: w[name] - own[name] for name in self.upper},
         }
-        step = Step(WeightStep, tensors, weights_lr=self.weights_lr)
-        options: dict[str, Any] = {"only": self.upper, "epochs": 1, "state": None, "quiet": True}
-        self.local_sgd(self.initialized(own, weights), part, round_, step=step, **options)
+        step, theta = Step(WeightStep, tensors, weights_lr=self.weights_lr), self.initialized(own, weights)
+        self.local_sgd(theta, part, round_, step=step, only=self.upper, epochs=1, state=None, quiet=True)
         return step.after["weights"]
-
-    def _part(self, batch: Block, round_: int) -> Block:
-        """A random share s of each client's samples."""
-        keys = fold(self.seed, Purpose.ALA, round_, batch.keys)[batch.owner]
-        return batch.thinned(self.share, fold(keys, batch.ranks()))
 
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Clients that have trained learn W_t for the newest w."""

@@ -45,7 +45,6 @@ class FedAvgEnsemble(FederatedAlgorithm):
     responsibilities and without personal weights. With M = 1 it is FedAvg.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         shared: what the networks have in common, see `Shared`; their losses count 1 / M each. None: nothing.
 
@@ -84,7 +83,6 @@ class FedProx(FederatedAlgorithm):
     """Clients minimise F_t(theta) + (mu / 2) |theta - theta^{k-1}|^2; the server averages. With mu = 0 it is FedAvg.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         mu: weight of the proximal term, 0 or more; with plain SGD keep lr mu < 2.
 
     """

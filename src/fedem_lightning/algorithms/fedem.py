@@ -28,7 +28,6 @@ class FedEM(FederatedAlgorithm):
     With M = 1 it is FedAvg, bit for bit. Unsampled clients keep their pi.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M.
         initialization, warmup_rounds: how the components start; see `WarmUp`.
         shared: what the components have in common, see `Shared` and `TiedMixture`; None: nothing, as in the paper.

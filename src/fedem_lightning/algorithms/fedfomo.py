@@ -32,7 +32,6 @@ class FedFOMO(FederatedAlgorithm):
     from the mean of the clients' models, trains once and takes one such step.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_downloads: models that a client downloads a round, those with the largest affinity; None: the whole cohort's.
         exploration: probability that a download is the model of a random client instead.
         exploration_decay: decrease of this probability a round, down to 0.
@@ -76,17 +75,15 @@ class FedFOMO(FederatedAlgorithm):
 
     def _choose(self, client: int, offered: Tensor, epsilon: float, round_: int) -> Tensor:
         """The offered models that a client downloads, bool [N]: by affinity; at random with probability `epsilon`."""
-        rng, n = generator(self.seed, Purpose.DOWNLOADS, round_, client), len(offered)
+        rng = generator(self.seed, Purpose.DOWNLOADS, round_, client)
         others = np.flatnonzero(offered.cpu().numpy() != client)
         number = len(others) if self.n_downloads is None else min(self.n_downloads, len(others))
         affinity = self.affinity[client, offered].cpu().numpy()[others]
         ranked = others[np.lexsort((rng.random(len(others)), -affinity))]  # equal ones in random order
         chosen = [slot for slot, other in enumerate(ranked[:number]) if rng.random() >= epsilon]
-        best = ranked[chosen]
-        rest = rng.permutation(np.setdiff1d(others, best))[: number - len(best)]
-        mask = np.zeros(n, dtype=bool)
-        mask[best] = mask[rest] = True
-        return torch.from_numpy(mask).to(offered.device)
+        rest = rng.permutation(np.setdiff1d(others, ranked[chosen]))[: number - len(chosen)]
+        taken = np.isin(np.arange(len(offered)), [*ranked[chosen], *rest])
+        return torch.from_numpy(taken).to(offered.device)
 
     def step(self, data: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
         """Updates the models of clients [C] by Eq. 4 and 5, from offered models of clients [N], as `used`, bool [C, N].
@@ -113,12 +110,9 @@ class FedFOMO(FederatedAlgorithm):
 
     def _losses_of_own(self, data: Federation, clients: Tensor) -> Tensor:
         """Every client's mean validation loss under its own model, float64 [C]."""
-        parts = []
-        for part in clients.split(64):
-            batch = _judging(data, part)
-            losses = self.own_models(self.models[part]).losses(batch)
-            parts.append(client_means(losses.double(), batch)[:, 0])
-        return torch.cat(parts)
+        batches = [_judging(data, part) for part in clients.split(64)]
+        losses = [self.own_models(self.models[batch.clients]).losses(batch).double() for batch in batches]
+        return torch.cat([client_means(*pair)[:, 0] for pair in zip(losses, batches, strict=True)])
 
     def _losses_of(self, model: Models, batch: Block) -> Tensor:
         """Every client's mean loss under one model [1, ...], float64 [C]."""

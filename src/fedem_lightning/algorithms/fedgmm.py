@@ -40,7 +40,6 @@ class FedGMM(FederatedAlgorithm):
     Gaussian it is FedEM. The Gaussians start at training samples drawn at random, with the covariance of all of them.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M2, the components h.
         n_gaussians: M1.
         embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
@@ -73,13 +72,11 @@ class FedGMM(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.n_gaussians, self.embedding, self.dimension = n_gaussians, embedding, dimension
-        self.full, self.regularization = covariance == "full", regularization
-        self.personalize_steps = personalize_steps
+        self.n_gaussians, self.dimension = n_gaussians, dimension if embedding == "pca" else None
+        self.full, self.regularization, self.personalize_steps = covariance == "full", regularization, personalize_steps
         self.task: Task | None = None
-        n_pairs = n_gaussians * n_components
-        joint = torch.full((n_clients, n_pairs), 1 / n_pairs)
-        self.joint = self.per_client(joint, column=self._columns)
+        uniform = torch.full((n_clients, n_gaussians * n_components), 1 / (n_gaussians * n_components))
+        self.joint = self.per_client(uniform, column=self._columns)
         for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
             self.register_buffer(name, torch.zeros([0] * axes))
 
@@ -94,11 +91,8 @@ class FedGMM(FederatedAlgorithm):
         x = data.samples.features(none, self.parameter_dtype)
         density = isinstance(x, Tensor) and x.is_floating_point()
         require(density, "algorithm: FedGMM needs inputs with a density, the data has texts or whole numbers")
-        require(
-            self.adaptation is None or not self.adaptation.tunes,
-            f"adaptation: FedGMM's clients weigh models by input, which {type(self.adaptation).__name__} cannot tune; "
-            "expected none, or one that does not train, such as knn",
-        )
+        fits = self.adaptation is None or not self.adaptation.tunes
+        require(fits, "adaptation: FedGMM's clients weigh models by input; expected none, or one that does not train")
         self.task = data.task
         if not self.means.numel():
             with torch.inference_mode(False), torch.no_grad():
@@ -107,8 +101,7 @@ class FedGMM(FederatedAlgorithm):
     def initialize(self, data: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(data)
-        dimension = self.dimension if self.embedding == "pca" else None
-        result = first_gaussians(data, dimension, self.n_gaussians, self.full, self.seed)
+        result = first_gaussians(data, self.dimension, self.n_gaussians, self.full, self.seed)
         covariance = result.pop("covariance")
         first = regularized(covariance.unsqueeze(0), self.regularization)
         result["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)

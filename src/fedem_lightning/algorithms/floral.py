@@ -36,7 +36,6 @@ class FLoRAL(PartialAveraging):
     Clients train the network, all adapters and r_t together. An unseen client trains r_t alone, from even weights.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_components: M, the number of adapters of each layer.
         rank: of the adapters; below 1: an adapter's share of its layer's parameters, and at least rank 1.
         alpha: scale of the adapters.

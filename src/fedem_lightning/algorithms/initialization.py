@@ -94,10 +94,14 @@ def train_on_each(algorithm: Method, federation: Federation, candidates: Tensor,
 @torch.no_grad()
 def _mean_losses(algorithm: Method, federation: Federation, candidates: Tensor, trained: Models, which: int) -> Tensor:
     """Every candidate's mean training loss under the model of candidate `which`, [P]."""
-    sums = torch.zeros(len(candidates), dtype=algorithm.parameter_dtype, device=candidates.device)
-    block, network = federation.block(candidates, "train"), algorithm.components[0].eval()
+    block, network, dtype = (
+        federation.block(candidates, "train"),
+        algorithm.components[0].eval(),
+        algorithm.parameter_dtype,
+    )
+    sums = torch.zeros(len(candidates), dtype=dtype, device=candidates.device)
     model = {name: arranged(tensor[which, 0], tensor.device) for name, tensor in trained.items()}
     for piece in block.pieces():
-        losses = federation.task.losses(call_with(network, model, piece.x(algorithm.parameter_dtype)), piece.y())
+        losses = federation.task.losses(call_with(network, model, piece.x(dtype)), piece.y())
         sums.index_add_(0, piece.owner, losses.to(sums))
     return (sums / block.counts()).nan_to_num(torch.inf, torch.inf)

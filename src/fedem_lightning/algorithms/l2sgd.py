@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Update
+from fedem_lightning.aggregation import Means, Update
+from fedem_lightning.algorithms.initialization import load_models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
@@ -60,10 +61,8 @@ class L2SGD(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """The J local steps (xi = 0)."""
-        steps = self.local_steps_of(batch.federation, round_)
-        start = self.models[batch.clients]  # [C, 1, ...]
-        x = self.local_sgd(start, batch, round_, steps=steps)
-        self.models[batch.clients] = x
+        start, steps = self.models[batch.clients], self.local_steps_of(batch.federation, round_)  # [C, 1, ...], J
+        self.models[batch.clients] = x = self.local_sgd(start, batch, round_, steps=steps)
         return Update(x, torch.ones_like(batch.counts()), start=start)  # x_bar is a plain mean
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -71,11 +70,9 @@ class L2SGD(FederatedAlgorithm):
         if means is not None:
             for clients in round_.cohort.split(256):
                 x = self.models[clients]  # [C, 1, ...]
-                pulled = {name: x[name].lerp(mean, self.pull) for name, mean in floats(means.models).items()}
-                self.models[clients] = x | pulled
-            for name, tensor in self.components[0].state_dict(keep_vars=True).items():
-                if name in means.models:
-                    tensor.data.copy_(means.models[name][0])
+                floats = {name: mean for name, mean in means.models.items() if mean.is_floating_point()}
+                self.models[clients] = x | {name: x[name].lerp(mean, self.pull) for name, mean in floats.items()}
+            load_models(self.components, means.models)
         # over another cohort, or with noise, the mean is another one, which has to be sent even if J = 0
         always = (
             self.aggregation.samples_independently
@@ -100,8 +97,3 @@ class L2SGD(FederatedAlgorithm):
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes x_bar."""
         self.models[clients] = self.received(clients)
-
-
-def floats(models: Models) -> Models:
-    """The floating-point tensors, without integer counters."""
-    return {name: tensor for name, tensor in models.items() if tensor.is_floating_point()}

@@ -30,7 +30,6 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.network import Transmission
-from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
 from fedem_lightning.tasks import BinaryClassification
 
@@ -71,7 +70,6 @@ class MOCHA(FederatedAlgorithm):
         loss: phi, "hinge" or "logistic".
         inner_rounds: rounds from one update of Sigma to the next.
         work: H_t / n_t, in (0, 1]; H_t is a client's number of coordinate steps in a round, at least one.
-        stragglers: s in (0, 1]: H_t / n_t is drawn from [s, 1] for each client and round; None: it is `work`.
 
     """
 
@@ -91,12 +89,10 @@ class MOCHA(FederatedAlgorithm):
         loss: Literal["hinge", "logistic"] = "hinge",
         inner_rounds: PositiveInt = 20,
         work: PositiveShare = 0.5,
-        stragglers: PositiveShare | None = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.penalty, self.loss, self.inner_rounds = penalty, LOSSES[loss], inner_rounds
-        self.work, self.stragglers = work, stragglers
+        self.penalty, self.loss, self.inner_rounds, self.work = penalty, LOSSES[loss], inner_rounds, work
         layer = linear_layer(self.components[0])
         self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
         self.local.takes_steps = False  # of the client optimiser
@@ -109,14 +105,16 @@ class MOCHA(FederatedAlgorithm):
         """Each client takes H_t coordinate steps of b_t and alpha_t."""
         if not self.alpha.shape[1]:
             self.alpha = self.alpha.new_zeros(self.n_clients, int(batch.federation.splits["train"].counts().max()))
-        steps = self.local_steps_of(batch, round_)  # H_t
+        steps = (self.work * batch.counts().double()).long().clamp(min=1)  # H_t  [C]
         order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
         steps, batch = steps[order], batch.federation.block(batch.clients[order], "train")
         t, owner, n = batch.clients, batch.owner, batch.counts()
         turn = batch.ranks()  # [n]
 
         y = 2 * batch.y().to(self.parameter_dtype) - 1  # -1, +1  [n]
-        z = self.features(batch).mul_(y.unsqueeze(1))  # y x  [n, d]
+        z = self.w.new_ones(len(batch.index), self.w.shape[1])  # x, and a last column of ones if there is a bias
+        z[:, : self.n_features] = batch.vectors(self.parameter_dtype)
+        z *= y.unsqueeze(1)  # y x  [n, d]
         a = y * self.alpha[t[owner], turn]  # [n]
         margins = ((part * w).sum(dim=1) for part, w in zip(z.split(n.tolist()), self.w[t], strict=True))
         m = torch.cat(list(margins))  # y x^T w_t  [n]
@@ -151,27 +149,13 @@ class MOCHA(FederatedAlgorithm):
         """sigma' = max_t sum_s |Sigma_ts| / Sigma_tt, [], 1 at first; it keeps simultaneous steps from overshooting."""
         return (self.sigma.abs().sum(dim=1) / self.sigma.diagonal()).max()
 
-    def local_steps_of(self, batch: Block, round_: int) -> Tensor:
-        """H_t, the numbers of coordinate steps, int64 [C]; a function of (seed, round, client)."""
-        share: Tensor | float = self.work
-        if self.stragglers is not None:
-            uniform = fold(self.seed, Purpose.STRAGGLERS, round_, batch.keys).double() / 2**32
-            share = self.stragglers + (1 - self.stragglers) * uniform  # [C]
-        return (share * batch.counts().double()).long().clamp(min=1)
-
-    def features(self, batch: Block) -> Tensor:
-        """A copy of the features x, with a last column of ones if there is a bias: [n, d]."""
-        x = self.w.new_ones(len(batch.index), self.w.shape[1])
-        x[:, : self.n_features] = batch.vectors(self.parameter_dtype)
-        return x
-
     def measure_gap(self, batch: Block, a: Tensor, m: Tensor) -> None:
         """Logs P / T, D / T and the duality gap at the start of the round, as means over the cohort's clients."""
         t, owner = batch.clients, batch.owner
         half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # the client's part of (lambda / 2) tr(W Omega W^T)  [C]
-        empty = half.new_zeros(len(t))
-        primal = empty.index_add(0, owner, self.loss.primal(m)) / batch.counts() + half
-        dual = empty.index_add(0, owner, self.loss.dual(a)) / batch.counts() - half
+        none = torch.zeros_like(half)
+        primal = none.index_add(0, owner, self.loss.primal(m)) / batch.counts() + half
+        dual = none.index_add(0, owner, self.loss.dual(a)) / batch.counts() - half
         for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
             self.measure(name, values)
 
@@ -185,10 +169,10 @@ class MOCHA(FederatedAlgorithm):
     def prepare(self, data: Federation) -> None:
         """Checks that there are two classes, and that every client trains: unseen clients have no row in Sigma."""
         task, result, needed = data.task, self.n_features, n_values(data.in_shape)
-        expected = "algorithm: MOCHA is defined for two classes and one logit (a binary task)"
-        require(isinstance(task, BinaryClassification), f"{expected}, the data is a {type(task).__name__}")
-        weights = getattr(task, "class_weights", None)
-        require(weights is None, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
+        two = f"algorithm: MOCHA needs two classes and one logit (a binary task), the data is a {type(task).__name__}"
+        require(isinstance(task, BinaryClassification), two)
+        unweighted = getattr(task, "class_weights", None) is None
+        require(unweighted, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
         require(result == needed, f"backbone: expected a linear layer of {needed} features, got {result}")
         unseen = "dataset.unseen or unseen_fraction: MOCHA has no model for clients that did not train"
         require(bool(data.seen.all()), unseen)

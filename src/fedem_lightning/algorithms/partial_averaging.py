@@ -15,7 +15,7 @@ They differ in that part, and in what becomes of the rest:
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
@@ -82,30 +82,30 @@ class PartialAveraging(FederatedAlgorithm):
 
     def train_private(self, models: Models, batch: Block) -> None:
         """v_t <- local SGD on v alone, from `models` [C, 1, ...]."""
-        options: dict[str, Any] = {"only": self.private, "epochs": self.own_epochs, "step": self.local_step(batch)}
-        self.keep_and_send(batch, self.local_sgd(models, batch, self.statistics.rounds, **options))
+        step, epochs = self.local_step(batch), self.own_epochs
+        trained = self.local_sgd(models, batch, self.statistics.rounds, step=step, epochs=epochs, only=self.private)
+        self.keep_and_send(batch, trained)
 
 
 class FedPer(PartialAveraging):
     """The server averages the body; client t keeps its head h_t.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         head: a regular expression found in the names of the head's tensors; None: the last layer.
 
     """
 
+    part_of_clients: Literal["body", "head"] = "head"
+
     def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).head)
+        self.keep(getattr(split_body_head(self.components[0], head), self.part_of_clients))
 
 
-class LGFedAvg(PartialAveraging):
+class LGFedAvg(FedPer):
     """The server averages the head; client t keeps its body phi_t. Its arguments are those of `FedPer`."""
 
-    def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
-        super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).body)
+    part_of_clients = "body"
 
 
 class FedBN(PartialAveraging):
@@ -132,14 +132,14 @@ class FedBN(PartialAveraging):
             self.train_private(with_own_statistics(self.components[0], models, batch, self.local.batch_size), batch)
 
 
-class FedRep(PartialAveraging):
+class FedRep(FedPer):
     """tau_h epochs on h_t with the received phi fixed, then phi with h_t fixed; the server averages phi.
 
     An unseen client takes tau_h epochs on the initial head.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`; `local_epochs` or `local_steps` are those of phi.
-        head: a regular expression found in the names of the head's tensors; None: the last layer.
+        head: see `FedPer`.
         head_epochs: tau_h.
 
     """
@@ -147,8 +147,7 @@ class FedRep(PartialAveraging):
     def __init__(
         self, backbone: Backbone, n_clients: int, head: str | None = None, head_epochs: Count = 1, **options: Any
     ) -> None:
-        super().__init__(backbone, n_clients, n_components=1, **options)
-        self.keep(split_body_head(self.components[0], head).head)
+        super().__init__(backbone, n_clients, head, **options)
         self.head_epochs = self.own_epochs = head_epochs
 
     def client_update(self, batch: Block, round_: int) -> Update:
@@ -162,8 +161,7 @@ class FedBABU(FederatedAlgorithm):
     """The server averages the body phi; all clients have the same random head h, which training does not change.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
-        head: a regular expression found in the names of the head's tensors; None: the last layer.
+        head: see `FedPer`.
         adaptation: the tuning before every scoring; None: `Finetune()`, tau_f = 1 epoch of body and head.
 
     """

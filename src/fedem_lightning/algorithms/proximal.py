@@ -29,7 +29,6 @@ class Ditto(FederatedAlgorithm):
     An unseen client takes one round of v's steps from the newest w.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         penalty: lambda; with 0 every client trains v_t alone. With plain SGD keep lr lambda < 2.
         own_epochs: passes over the samples in which v_t moves; None: as many as w's.
 
@@ -127,11 +126,8 @@ class PFedMe(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         if outer_lr * penalty >= 1:
-            warnings.warn(
-                f"algorithm.outer_lr: eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}, expected less "
-                "than 1: at 1 the model that is sent is the personal one (local SGD), above 1 it overshoots",
-                stacklevel=2,
-            )
+            product = f"eta lambda (outer_lr times penalty) is {outer_lr * penalty:g}, expected less than 1"
+            warnings.warn(f"algorithm.outer_lr: {product}; at 1 it is local SGD, above it overshoots", stacklevel=2)
         self.penalty, self.outer_lr, self.inner_steps = penalty, outer_lr, inner_steps
         self.models = self.per_client(self.components)  # theta_t [1, ...]
 
@@ -140,8 +136,7 @@ class PFedMe(FederatedAlgorithm):
         w = self.received(batch.clients)  # [C, 1, ...]
         numbers: dict[str, Any] = {"penalty": self.penalty, "outer_lr": self.outer_lr, "inner_steps": self.inner_steps}
         step = Step(MoreauStep, {"anchor": self.params_of(w)}, **numbers)
-        theta = self.local_sgd(w, batch, round_, step=step)
-        self.models[batch.clients] = theta
+        self.models[batch.clients] = theta = self.local_sgd(w, batch, round_, step=step)
         return Update(theta | step.after["anchor"], batch.counts(), start=w)
 
     def personal_models(self, clients: Tensor) -> OwnModels:

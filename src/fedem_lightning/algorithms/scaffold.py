@@ -54,16 +54,13 @@ class Scaffold(FederatedAlgorithm):
         """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
         t, w = batch.clients, self.received(batch.clients)
         old, c = self.controls[t], unflat(self.control, self.params_of(w))  # [C, 1, ...], [1, ...]
-        tensors = {
-            "correction": {name: c[name] - rows for name, rows in old.items()},
-            "total": {name: torch.zeros_like(rows) for name, rows in old.items()},
-            "steps": {"steps": self.control.new_zeros(len(t), 1)},
-        }
-        step = Step(ControlledStep, tensors)
+        correction = {name: c[name] - rows for name, rows in old.items()}
+        zeros = {name: torch.zeros_like(rows) for name, rows in old.items()}
+        steps = {"steps": self.control.new_zeros(len(t), 1)}
+        step = Step(ControlledStep, {"correction": correction, "total": zeros, "steps": steps})
         y = self.local_sgd(w, batch, round_, step=step)
-        steps = step.after["steps"]["steps"].clamp(min=1)  # J, [C, 1]
-        new = {name: total / along(steps, total) for name, total in step.after["total"].items()}  # line 12
-        self.controls[t] = new
+        n_steps = step.after["steps"]["steps"].clamp(min=1)  # J, [C, 1]
+        self.controls[t] = new = {name: g / along(n_steps, g) for name, g in step.after["total"].items()}  # line 12
         change = flat({name: rows - old[name] for name, rows in new.items()})  # [C, D]
         receives = w | {"control": self.control.expand(len(t), -1)}
         return Update(y, (batch.counts() > 0).long(), start=w, extras={"control": change}, receives=receives)

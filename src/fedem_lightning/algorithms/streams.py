@@ -39,8 +39,7 @@ def gradients(algorithm: Method, block: Block, n_parts: int, explained: Models) 
 
     """
     counts, part, taken = block.counts(), _parts(block, n_parts, algorithm.seed), _explained(block, explained)
-    pieces = [_where(block, part == k) for k in range(n_parts)]
-    result = []
+    pieces, result = [_where(block, part == k) for k in range(n_parts)], []
     for piece in pieces:
         less = _explained(piece, explained)
         result.append({name: rows - less[name] for name, rows in _sums(algorithm, piece).items()})
@@ -155,7 +154,7 @@ def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int)
         return torch.zeros(len(rows), dtype=torch.int64, device=rows.device), {}
     if k is None or k == len(rows):
         return torch.arange(len(rows), device=rows.device), {}
-    result, scores = points.cpu().numpy(), dict[int, float]()
+    result, scores = points.cpu().numpy(), dict[str, float]()
     n_distinct = len(np.unique(result, axis=0))
 
     def clusters(number: int) -> np.ndarray:
@@ -163,11 +162,11 @@ def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int)
 
     if k == "auto":  # some stream must have two clients
         numbers = range(2, min(MOST_STREAMS, n_distinct, len(result) - 1) + 1)
-        scores = {number: float(silhouette_score(result, clusters(number))) for number in numbers}
-        best = max(scores, key=scores.__getitem__, default=1)
+        scores = {str(number): float(silhouette_score(result, clusters(number))) for number in numbers}
+        best = max(scores, key=scores.__getitem__, default="1")
         k = best if scores.get(best, 0.0) > 0 else 1
     labels = clusters(min(int(k), n_distinct))
-    return torch.from_numpy(labels).long().to(rows.device), {str(number): score for number, score in scores.items()}
+    return torch.from_numpy(labels).long().to(rows.device), scores
 
 
 def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:

@@ -51,7 +51,6 @@ class FedRoD(PartialAveraging):
     An unseen client trains h_t from its initial values; body and h_G are fixed.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         head: a regular expression found in the names of the head's tensors, which are those of one module or of the
             last ones of a Sequential; None: the last layer.
 
@@ -60,8 +59,7 @@ class FedRoD(PartialAveraging):
     def __init__(self, backbone: Backbone, n_clients: int, head: str | None = None, **options: Any) -> None:
         network = wrapped(backbone, lambda own: TwoHeads(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
-        names = model_state(self.components[0])
-        self.keep([name for name in names if name.startswith("personal.")])
+        self.keep([name for name in model_state(self.components[0]) if name.startswith("personal.")])
 
     def prepare(self, data: Federation) -> None:
         """Balanced softmax needs classes."""
@@ -81,19 +79,14 @@ class FedRoD(PartialAveraging):
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores all clients; adds the column `test_generic_accuracy`."""
         super().test_step(batch, batch_idx)
-        if self.remote is None:
-            clients = all_scored_clients(self, batch)
-            self.clients["test_generic_accuracy"] = self.generic_accuracy(batch.block(clients, "test")).cpu().numpy()
-
-    @torch.no_grad()
-    def generic_accuracy(self, batch: Block) -> Tensor:
-        """The accuracy of h_G alone on each client's samples, [C]; NaN without any. The component's h_t is 0."""
-        task = batch.federation.task
-        right = torch.zeros(len(batch.clients), dtype=torch.float64, device=batch.clients.device)
-        for piece in batch.pieces() if len(batch.index) else ():
-            outputs = component_outputs(self.components, piece)[0]
-            right.index_add_(0, piece.owner, task.scores(task.predict(outputs), piece.y())["accuracy"].double())
-        return right / batch.counts()
+        if self.remote is not None:
+            return
+        block, task = batch.block(all_scored_clients(self, batch), "test"), batch.task
+        right = torch.zeros(len(block.clients), dtype=torch.float64, device=block.clients.device)
+        for piece in block.pieces() if len(block.index) else ():
+            p = task.predict(component_outputs(self.components, piece)[0])  # of h_G: the component's h_t is 0
+            right.index_add_(0, piece.owner, task.scores(p, piece.y())["accuracy"].double())
+        self.clients["test_generic_accuracy"] = (right / block.counts()).cpu().numpy()
 
 
 class FedProto(FederatedAlgorithm):

@@ -1,7 +1,7 @@
-"""User-centric aggregation: every client, or group of clients, receives an aggregate of its own.
+"""User-centric aggregation: every client, or group of clients, receives an aggregate of its own; Oracle is its bound.
 
-Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869. Section III;
-equation numbers are the paper's.
+Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2021, arXiv 2110.09869. Section III, and
+IV for Oracle; equation numbers are the paper's.
 """
 
 from typing import Any, Literal
@@ -27,7 +27,8 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
 from fedem_lightning.history import Round
-from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.client_store import ClientStore
+from fedem_lightning.models.components import Backbone, stacked_state
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import PositiveInt, TwoOrMore
@@ -46,7 +47,6 @@ class UserCentric(FederatedAlgorithm):
     numbers while W is computed: a run with 10,000 clients peaks at 5.0 GB.
 
     Args:
-        backbone, n_clients, options: see `FederatedAlgorithm`.
         n_streams: k, models that the server sends; None: one for each client (unicast); "auto": the k, 20 at most, with
             the largest silhouette score of k-means on the rows of W, 1 if none is positive.
         n_parts: K of Eq. 7, disjoint parts of a client's samples from whose gradients sigma is estimated; 2 at least.
@@ -128,14 +128,13 @@ class UserCentric(FederatedAlgorithm):
 
     def _distances(self, clients: Tensor, others: Tensor) -> Tensor:
         """Squared distances of gradients or of their directions, float64 [C, C']."""
-        squares, other_squares = self._squared_norms(clients), self._squared_norms(others)
-        return distances(self.gradients.products(clients, others), squares, other_squares, self.similarity)
 
-    def _squared_norms(self, clients: Tensor) -> Tensor:
-        """|g_i|^2, float64 [C]."""
-        rows = (self.gradients[part].values() for part in clients.split(64))
-        parts = [sum(r.flatten(1).double().square().sum(dim=1) for r in part) for part in rows]
-        return torch.cat(parts)
+        def squared_norms(of: Tensor) -> Tensor:
+            rows = (self.gradients[part].values() for part in of.split(64))
+            return torch.cat([sum(r.flatten(1).double().square().sum(dim=1) for r in part) for part in rows])
+
+        products = self.gradients.products(clients, others)
+        return distances(products, squared_norms(clients), squared_norms(others), self.similarity)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """theta_j = local_sgd(theta_j), which enters the average of every stream."""
@@ -180,3 +179,41 @@ class UserCentric(FederatedAlgorithm):
             for client, row in zip(part, rows.clamp(min=0), strict=True):
                 mean = self.models.mean(t, row if row.any() else counts)
                 self.models[client.view(1)] = {name: rows.unsqueeze(0) for name, rows in mean.items()}
+
+
+class Oracle(FederatedAlgorithm):
+    """FedAvg within each true group of clients, an upper bound for methods that have to find the groups.
+
+    theta_g <- sum of (n_t / n_g) theta_t over the clients t of group g; unseen clients have a true group too.
+    """
+
+    one_process = True
+    group: Tensor  # the true group of each client, int64 [T]; [0] before the first round
+
+    def __init__(self, backbone: Backbone, n_clients: int, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components=1, **options)
+        self.register_buffer("group", torch.zeros(0, dtype=torch.int64))
+        self.models = ClientStore(n_clients, stacked_state(self.components), "server", of_clients=False)  # theta_g
+
+    def prepare(self, data: Federation) -> None:
+        """Reads the true groups."""
+        known = "group" in data.truth
+        require(known, "algorithm: Oracle needs data whose true groups are known (dataset.shift, dataset.one_hot)")
+        self.group = torch.from_numpy(np.asarray(data.truth["group"], dtype=np.int64)).to(self.device)
+
+    def client_update(self, batch: Block, round_: int) -> Update:
+        """theta_t = local_sgd(theta_g)."""
+        group = self.group[batch.clients]
+        theta = self.models[group]  # [C, 1, ...]
+        models, n_groups = self.local_sgd(theta, batch, round_), int(self.group.max()) + 1
+        return Update(models, batch.counts(), start=theta, group=group, n_groups=n_groups, stream=group)
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """Each group's model becomes the mean of its clients' updates; a group without updates keeps its model."""
+        if means is not None:
+            nonempty = torch.nonzero(means.nonempty).squeeze(1)
+            self.models[nonempty] = {name: rows[nonempty, None] for name, rows in means.models.items()}
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Each client predicts with its group's model."""
+        return self.own_models(self.models[self.group[clients]])

@@ -47,18 +47,14 @@ class WarmUp:
     """
 
     def __init__(self, algorithm: Any, initialization: Initialization, warmup_rounds: int | None) -> None:
-        self.algorithm, one_component = algorithm, len(algorithm.components) == 1
-        self.is_auto = initialization == "auto" and not one_component
-        self.initialization = initialization
+        self.algorithm, several = algorithm, len(algorithm.components) > 1
+        self.is_auto = initialization == "auto" and several
         if initialization == "auto":
-            self.initialization = "clusters" if type(algorithm.aggregation) is Mean else "random"
-        if one_component and self.initialization == "clusters":
-            self.initialization = "random"
+            initialization = "clusters" if type(algorithm.aggregation) is Mean else "random"
+        self.initialization = initialization if several or initialization == "shared" else "random"
         by_validation = warmup_rounds is None and self.initialization == "clusters"
-        end = torch.tensor(-1 if by_validation else warmup_rounds or 0)
-        algorithm.register_buffer("warmup_end", end)
-        losses = torch.zeros(PATIENCE + 1, dtype=torch.float64)  # after its last rounds
-        algorithm.register_buffer("warmup_losses", losses)
+        algorithm.register_buffer("warmup_end", torch.tensor(-1 if by_validation else warmup_rounds or 0))
+        algorithm.register_buffer("warmup_losses", torch.zeros(PATIENCE + 1, dtype=torch.float64))  # of its last rounds
         if self.initialization == "clusters":
             algorithm.private_ok = False  # models of single clients are where components start
             algorithm.one_process = not self.is_auto  # which takes another start there
@@ -87,20 +83,18 @@ class WarmUp:
         algorithm.mixture.tie()
         if self.is_auto:
             self._take_auto()
-        start = self.initialization
-        if start == "random":
+        if self.initialization == "random":
             if not start_equal(components):
                 return
-            start = "shared"
             rank_zero_only(print)(
                 "backbone: all components start as copies of your network; a random pi for every client makes them "
                 "different, as with algorithm.initialization=shared (or give a function that makes networks)"
             )
         for component in components:
             component.load_state_dict(components[0].state_dict())
-        if start == "shared":
+        if self.initialization != "clusters":
             self._draw_pi(federation)
-        if self._longest() == 0 or self.end == 0:
+        if self._longest() == 0:
             self.differ(federation, 0)
 
     def _take_auto(self) -> None:
@@ -119,10 +113,8 @@ class WarmUp:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
         losses = self.algorithm.get_buffer("warmup_losses")
         if self.end < 0:
-            new = self._validation_loss(round_.federation)
-            losses.copy_(torch.cat([losses[1:], losses.new_tensor([new])]))
-            known = round_.number >= PATIENCE
-            flat = known and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
+            losses.copy_(torch.cat([losses[1:], losses.new_tensor([self._validation_loss(round_.federation)])]))
+            flat = round_.number >= PATIENCE and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
             if flat or round_.number + 1 >= self._longest():
                 self.differ(round_.federation, round_.number + 1)
         elif round_.number + 1 == self.end:
@@ -135,17 +127,15 @@ class WarmUp:
             return
         algorithm, result = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
         if result is None:
-            rank_zero_only(print)(
-                "start: training on its own lowers no client's loss, so components get random mixture weights"
-            )
+            line = "training on its own lowers no client's loss, so components get random mixture weights"
             self._draw_pi(federation)
-            return
-        models, sizes = result
-        load_models(algorithm.components, algorithm.mixture.mean_of_shared(models, torch.tensor(sizes)))
-        algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
-        listed = ", ".join(map(str, sizes))
-        rank_zero_only(print)(f"start: after {n_rounds} rounds of one model, groups of {listed} clients")
-        algorithm.mixture.tie()
+        else:
+            models, sizes = result
+            load_models(algorithm.components, algorithm.mixture.mean_of_shared(models, torch.tensor(sizes)))
+            algorithm.mixture.tie()
+            algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
+            line = f"after {n_rounds} rounds of one model, groups of {', '.join(map(str, sizes))} clients"
+        rank_zero_only(print)(f"start: {line}")
 
     def _draw_pi(self, federation: Federation) -> None:
         """A random pi for every seen client, from a flat Dirichlet distribution."""

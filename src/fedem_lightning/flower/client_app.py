@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -67,14 +67,9 @@ def train(message: Message, context: Context) -> Message:
     check_update(algorithm, update)
     reply: dict[str, Any] = {"reported": arrays(algorithm.states.of("both"))}
     if update is not None:
-        group = {} if update.group is None else {"group": update.group}
-        parts = {
-            "models": update.models,
-            "extras": update.extras,
-            "weights": {"weights": update.weights},
-            "group": group,
-        }
-        reply |= {key: arrays(part) for key, part in parts.items()}
+        reply |= {"models": arrays(update.models), "extras": arrays(update.extras)}
+        reply |= {"weights": arrays({"weights": update.weights})}
+        reply |= {} if update.group is None else {"group": arrays({"group": update.group})}
     sums: dict[str, Any] = {name: [*map(float, pair)] for name, pair in algorithm.round_metrics.sums().items()}
     context.state["state"] = arrays(dict(algorithm.state_dict()))
     return Message(RecordDict(reply | {"sums": MetricRecord(sums)}), reply_to=message)
@@ -135,41 +130,25 @@ def load_client(
 ) -> Federation:
     """A federation of one client from an .npz file, whose name it has without `name`; splits as there."""
     arrays = read_npz(path, ("x", "y", "split"))
-    missing = [key for key in ("x", "y") if key not in arrays]
-    require(not missing, f"data: {path} lacks {', '.join(missing)}; expected x, y, optional split")
-    x, y, single, name = arrays["x"], arrays["y"], np.zeros(len(arrays["x"]), dtype=np.int64), name or path.stem
-    options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split")}
+    require({"x", "y"} <= arrays.keys(), f"data: expected x, y and optional split in {path}, got {', '.join(arrays)}")
+    single, names = np.zeros(len(arrays["x"]), dtype=np.int64), np.array([name or path.stem])
+    options: dict[str, Any] = {"task": task, "n_classes": n_classes, "split": arrays.get("split"), "names": names}
     options["standardize_targets"] = False  # clients do not know each other's targets
-    return FederatedDataModule.from_arrays(x, y, single, names=np.array([name]), **options).federation
+    return FederatedDataModule.from_arrays(arrays["x"], arrays["y"], single, **options).federation
 
 
 def federation_of(context: Context) -> Federation:
     """The samples of this node's client: a federation of one."""
     node = context.node_config
     if "data" in node:
-        file = Path(str(node["data"]))
-        n_classes = int(node.get("n_classes", 0)) or None
-        task: Any = node.get("task", "classification")
-        return load_client(file, str(node.get("name", "")) or None, task, n_classes)
+        name, task = str(node.get("name", "")) or None, cast(TaskName, node.get("task", "classification"))
+        return load_client(Path(str(node["data"])), name, task, int(node.get("n_classes", 0)) or None)
     require("partition-id" in node, "--node-config: expected data, an .npz file, or partition-id")
     whole, t = _configured(str(context.run_config["overrides"])), int(node["partition-id"])
-    n = len(whole.clients())
-    require(n == whole.n_clients, "dataset: unseen clients are not there under Flower; leave dataset.unseen_* out")
-    nodes = int(node.get("num-partitions", n))
+    n, nodes = whole.n_clients, int(node.get("num-partitions", whole.n_clients))
+    require(bool(whole.seen.all()), "dataset: unseen clients are not there under Flower; leave dataset.unseen_* out")
     require(nodes == n and t < n, f"partition-id: the data set has {n} clients, the federation {nodes} nodes")
-    return _alone(whole, t)
-
-
-@lru_cache(maxsize=1)
-def _configured(overrides: str) -> Federation:
-    """The federation that the run's configuration names; a process of Flower's simulation serves several clients."""
-    federation: Federation = instantiate(composed(shlex.split(overrides)).dataset).federation
-    return federation
-
-
-def _alone(whole: Federation, client: int) -> Federation:
-    """The federation of one of its clients."""
-    rows = [whole.splits[split].positions(torch.tensor([client]))[0] for split in SPLITS]
+    rows = [whole.splits[split].positions(torch.tensor([t]))[0] for split in SPLITS]
     split = np.repeat(np.arange(len(SPLITS)), [len(part) for part in rows])
     return Federation.from_samples(
         whole.samples,
@@ -177,8 +156,15 @@ def _alone(whole: Federation, client: int) -> Federation:
         split,
         position=torch.cat(rows).numpy(),
         task=whole.task,
-        names=(str(whole.names[client]),),
+        names=(str(whole.names[t]),),
         augmentation=whole.augmentation,
         notes=whole.notes,
         features=whole.features,
     )
+
+
+@lru_cache(maxsize=1)
+def _configured(overrides: str) -> Federation:
+    """The federation that the run's configuration names; a process of Flower's simulation serves several clients."""
+    federation: Federation = instantiate(composed(shlex.split(overrides)).dataset).federation
+    return federation

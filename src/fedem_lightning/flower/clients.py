@@ -39,11 +39,8 @@ class FlowerClients:
 
     def check(self, algorithm: FederatedAlgorithm) -> None:
         """Raises UserError if the method, or an option, does not run under Flower."""
-        kind = type(algorithm).__name__
-        single = (
-            f"algorithm: with these options {kind} needs all clients in one process, so it does not run under Flower"
-        )
-        require(not algorithm.one_process, single)
+        single = f"with these options {type(algorithm).__name__} needs all clients in one process"
+        require(not algorithm.one_process, f"algorithm: {single}, so it does not run under Flower")
         require(algorithm.compression is None, "compression: Flower's clients send whole updates, leave it out")
 
     def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "FlowerUpdates":
@@ -55,10 +52,9 @@ class FlowerClients:
     ) -> dict[int, Message]:
         """The replies of the clients that answer in time, by client; `kind` is MessageType.TRAIN or EVALUATE."""
         there, training = set(self.grid.get_node_ids()), kind == MessageType.TRAIN
-        messages, places = [], {self.nodes[t]: t for t in clients if self.nodes[t] in there}
-        for node, t in places.items():
-            content = request(algorithm, data, t, round_, training, t not in self.started)
-            messages.append(Message(content, node, kind, ttl=self.deadline))
+        places = {self.nodes[t]: t for t in clients if self.nodes[t] in there}
+        contents = {n: request(algorithm, data, t, round_, training, t not in self.started) for n, t in places.items()}
+        messages = [Message(content, node, kind, ttl=self.deadline) for node, content in contents.items()]
         replies = self.grid.send_and_receive(messages, timeout=self.deadline) if messages else ()
         return {places[node]: reply for reply in replies if (node := reply.metadata.src_node_id) in places}
 
@@ -67,8 +63,7 @@ class FlowerClients:
         self.started.discard(client)
         if refused.reason != NO_ANSWER and (client, refused.reason) not in self._said:
             self._said.add((client, refused.reason))
-            line = f"client {self.known[client].name}: {what} is left out ({refused.reason}: {refused})"
-            warnings.warn(line, stacklevel=2)
+            warnings.warn(f"client {self.known[client].name}: {what} is left out ({refused.line})", stacklevel=2)
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients give themselves; NaN for one that gives none, which a warning names."""
@@ -85,7 +80,7 @@ class FlowerClients:
                 take_scores(content_of(replies.get(t)), result, row, self.known[t].n_train)
             except Refused as refused:
                 self.started.discard(t)
-                missing.append(f"{self.known[t].name} ({refused.reason}{f': {refused}' if str(refused) else ''})")
+                missing.append(f"{self.known[t].name} ({refused.line})")
         if not missing:
             return result._replace(sizes={split: sizes.astype(np.int64) for split, sizes in result.sizes.items()})
         who = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)

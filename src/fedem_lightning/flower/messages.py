@@ -25,9 +25,8 @@ def request(
     algorithm: FederatedAlgorithm, data: Federation, client: int, round_: int, training: bool, start: bool
 ) -> RecordDict:
     """What a client needs to train in a round (from 0), or to score; at the `start` also the state where it begins."""
-    planned = algorithm.statistics.planned_rounds
-    about: dict[str, Any] = {"recipe": json.dumps(recipe_of(algorithm)), "client": client}
-    about |= {"round": round_, "planned_rounds": planned}
+    about: dict[str, Any] = {"recipe": json.dumps(recipe_of(algorithm)), "client": client, "round": round_}
+    about["planned_rounds"] = algorithm.statistics.planned_rounds
     own, form = state_of_client(algorithm, client), rehearsed(algorithm, data, torch.tensor([client]), round_)
     received = {} if form is None else form.start
     sent = {}
@@ -72,7 +71,7 @@ class Refused(ValueError):
 
     def __init__(self, line: str, reason: str = INVALID) -> None:
         super().__init__(one_line(line)[:200])
-        self.reason = reason
+        self.reason, self.line = reason, f"{reason}: {self}" if str(self) else reason
 
 
 class Described(NamedTuple):
@@ -113,7 +112,7 @@ def tensors_in(content: RecordDict, key: str, like: Models, *dtypes: torch.dtype
 
 def update_in(content: RecordDict, form: Update, n_train: int) -> Update:
     """The update of a client with so many training samples, in the form of the method's own."""
-    models, extras = (tensors_in(content, key, getattr(form, key)) for key in ("models", "extras"))
+    models, extras = tensors_in(content, "models", form.models), tensors_in(content, "extras", form.extras)
     real, group = (torch.int64, torch.float32, torch.float64), None
     weights = tensors_in(content, "weights", {"weights": form.weights}, *real)["weights"]
     inside = (weights >= 0) & (weights <= n_train * (1 + 1e-6))

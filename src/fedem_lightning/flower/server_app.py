@@ -103,10 +103,7 @@ class JoinedClients(FederatedDataModule):
         kind = np.uint8 if schema.pixels is not None else np.int64 if schema.takes_codes else np.float32
         none, samples = torch.zeros(0, dtype=torch.int64), schema.samples_of(np.zeros((0, *schema.raw_shape), kind))
         super().__init__(federation_of(schema, samples, none, none, ()))
-        self.remote, self.own_files = (
-            FlowerClients(grid, result, deadline),
-            any(one.place < 0 for one in result.values()),
-        )
+        self.remote, self.own_files = FlowerClients(grid, result, deadline), min(result.values()).place < 0
 
 
 def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int, Described], list[str]]:
@@ -121,7 +118,7 @@ def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int,
         try:
             result[node] = description_in(content_of(replies.get(node)))
         except Refused as error:
-            refused.append(f"node {node} is refused: {error.reason}{f': {error}' if str(error) else ''}")
+            refused.append(f"node {node} is refused: {error.line}")
     forms, names = (Counter(getattr(one, key) for one in result.values()) for key in ("form", "name"))
     usual = max(forms, key=forms.__getitem__, default="")
     for node, one in list(result.items()):
