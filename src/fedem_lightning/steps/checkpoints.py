@@ -100,7 +100,7 @@ def recipe_difference(before: dict[str, Any], now: dict[str, Any], kind: Any) ->
 
 def logged_arguments(algorithm: Method) -> dict[str, Any]:
     """The arguments of an algorithm for Lightning's loggers, as plain values: those given, and the others' defaults."""
-    made = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
+    made: dict[str, Any] = {"backbone": users_network(algorithm.components[0]), "engine": algorithm.local.engine_choice}
     made |= {"client_optimizer": algorithm.local.optimizer, "server_optimizer": algorithm.server.make_optimizer}
     return recipe({"algorithm": type(algorithm).__name__, **arguments_with_defaults(algorithm), **made})
 

@@ -58,8 +58,8 @@ def check_trainer(trainer: pl.Trainer, schedule: str = "constant", private: bool
         require(bool(fits), f"trainer.{option}: {instead}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         for kind in type(callback).__mro__:
-            instead = REFUSED_CALLBACKS.get(kind.__name__)
-            require(instead is None, f"{kind.__name__}: {instead}")
+            use = REFUSED_CALLBACKS.get(kind.__name__)
+            require(use is None, f"{kind.__name__}: {use}")
         monitor = getattr(callback, "monitor", None)
         chosen = f"{type(callback).__name__} chooses a round by {monitor}, a score of clients without noise"
         noisy = not private or monitor in (None, "round", "step", "epoch")
