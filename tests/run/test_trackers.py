@@ -74,7 +74,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
         fail_once_in(patch, FedEM, 4)
         assert call(place, patch, *RUN, "run_dir=run") == 1
-        assert "RuntimeError: the machine has failed" in (place / "run" / "error.txt").read_text()
         assert call(place, patch, *RUN, "run_dir=run", "ckpt_path=auto") == 0
         yield place / "run"
 

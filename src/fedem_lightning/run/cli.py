@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,7 +68,7 @@ def _hydra_main(config: DictConfig) -> float | None:
         _stop(f"{stop}{_sweep_goes_on}")  # a sweep ends, too
     except Exception as error:
         if hydra_config.mode == RunMode.RUN or str(error).startswith("+tune:"):  # which all jobs would say
-            end(error, folder, _full)
+            end(error, _full)
         _end_job(error, folder)
     finally:
         gc.collect()  # Lightning's cycles would keep a sweep's earlier federations in memory
@@ -152,8 +153,10 @@ def _end_job(error: Exception, folder: Path) -> NoReturn:
     """Ends a job of a sweep: Hydra first runs the other jobs, then raises what the first one raised that failed."""
     global _first_failure
     foreseen = user_message(error)
-    failure = UserError(foreseen) if foreseen is not None else unexpected(error, folder)
+    failure = UserError(foreseen) if foreseen is not None else unexpected(error)
     if not is_worker_rank():
+        if _full:
+            traceback.print_exception(error)
         print(f"job {folder.name} failed: {failure}", file=sys.stderr, flush=True)
     _first_failure = _first_failure or failure
     raise failure from error

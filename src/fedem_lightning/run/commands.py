@@ -1,4 +1,4 @@
-"""What all commands share: one line for a mistake, a trace that nobody foresaw in a file; and the main one's help."""
+"""What all commands share: one line for a mistake or an error that nobody foresaw; and the main one's help."""
 
 import argparse
 import io
@@ -6,7 +6,6 @@ import os
 import pkgutil
 import re
 import sys
-import tempfile
 import textwrap
 import traceback
 import warnings
@@ -19,7 +18,6 @@ from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
 from fedem_lightning.startup import is_worker_rank
 
-TRACE = "error.txt"
 _MADE = re.compile(
     r"Error in call to target '(?P<target>[^']+)'(?:.*^full_key: (?P<key>\S+))?", re.DOTALL | re.MULTILINE
 )
@@ -89,7 +87,7 @@ class Unexpected(Exception):
     """An error that is no mistake of the user's, as the line that says so."""
 
 
-def end(error: BaseException, folder: Path | None = None, full: bool = False) -> NoReturn:
+def end(error: BaseException, full: bool = False) -> NoReturn:
     """Exits with one line: with code 2 for the user's mistake, with 1 after an error that nobody foresaw."""
     if isinstance(error, BrokenPipeError):  # as of `| head -1`: nobody reads the output any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -99,7 +97,7 @@ def end(error: BaseException, folder: Path | None = None, full: bool = False) ->
         sys.exit(2)
     if full:
         traceback.print_exception(error)
-    print(f"error: {message or unexpected(error, folder)}", file=sys.stderr)
+    print(f"error: {message or unexpected(error)}", file=sys.stderr)
     sys.exit(2 if message else 1)
 
 
@@ -140,18 +138,12 @@ def _with_key(message: str, made: re.Match[str], key: str) -> str:
     return re.sub(rf"(?<=[ (])({names})(?==)", rf"{made['key'] or key}.\1", message)
 
 
-def unexpected(error: BaseException, folder: Path | None = None) -> Unexpected:
-    """Saves the trace of any other error, in the run's folder once the run has begun there, and says where it is."""
+def unexpected(error: BaseException) -> Unexpected:
+    """Any other error, as one line."""
     if isinstance(error, Unexpected):
         return error
     cause = error
     while type(cause).__name__ == "InstantiationException" and cause.__cause__ is not None:
         cause = cause.__cause__
     said = f"{type(cause).__name__}: {one_line(cause)[:300]}".removesuffix(": ")
-    begun = folder is not None and (folder / ".hydra").is_dir() and not is_worker_rank()
-    try:
-        place = folder / TRACE if begun and folder else Path(tempfile.mkdtemp(prefix="fedem-lightning-")) / TRACE
-        place.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
-    except OSError:  # such as a full disk, which may be the error itself
-        return Unexpected(said)
-    return Unexpected(f"{said}; full trace: {place}")
+    return Unexpected(f"{said}; HYDRA_FULL_ERROR=1 shows the trace")

@@ -21,7 +21,6 @@ from fedem_lightning.round import sampling_of
 from fedem_lightning.run import announcements, run_folder
 from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
 from fedem_lightning.run.command_line import resume_command, run_command
-from fedem_lightning.run.commands import TRACE
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
@@ -105,7 +104,6 @@ def _run(
         if writes:
             rows_of(trainer).begin(done)
             run_folder.begin_folder(folder, config, overrides)
-            (folder / TRACE).unlink(missing_ok=True)  # of an earlier attempt
         if trainer.is_global_zero:
             print(*announcements.first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
         _train_and_test(trainer, model, data, checkpoint)
