@@ -19,25 +19,13 @@ from fedem_lightning.models.tensors import along
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import BelowOne, NotNegative, Positive
 
-
-def constant(done: float) -> float:
-    """The factor 1 in all rounds; `done` is the finished share of the rounds, in [0, 1)."""
-    return 1.0
-
-
-def multistep(done: float) -> float:
-    """The factor 1, then 0.1 from half of the rounds on, then 0.01 from three quarters on."""
-    return 0.1 ** ((done >= 0.5) + (done >= 0.75))
-
-
-def cosine(done: float) -> float:
-    """Half a period of a cosine, from 1 to 0."""
-    return 0.5 * (1.0 + math.cos(math.pi * done))
-
-
 Schedule = Literal["constant", "multistep", "cosine"]
-SCHEDULES: dict[Schedule, Callable[[float], float]] = {"constant": constant, "multistep": multistep, "cosine": cosine}
-"""Learning-rate schedules over rounds, as functions of the finished share, so that a resumed run agrees."""
+SCHEDULES: dict[Schedule, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "multistep": lambda done: 0.1 ** ((done >= 0.5) + (done >= 0.75)),
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+}
+"""Factors of the learning rate by the finished share of the rounds, in [0, 1), so that a resumed run agrees."""
 
 Betas = Annotated[Sequence[BelowOne], MinLen(2), MaxLen(2), "two numbers of at least 0 and below 1 such as [0.9,0.999]"]
 
@@ -76,9 +64,9 @@ class ClientOptimizer(Checked, ABC):
         return self.lr * SCHEDULES[self.schedule](round_ / n_rounds if round_ < n_rounds else 0.0)
 
     @property
-    @abstractmethod
     def remembers(self) -> bool:
         """Whether a step depends on earlier ones."""
+        return True
 
     def init(self, params: Models, axes: int = 0) -> Models:
         """The state before the first step, by name; `axes`: of the params, 0 for one learner, 2 for [C, M, ...]."""
@@ -160,11 +148,6 @@ class ClientAdam(ClientOptimizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(float(beta) for beta in self.betas))  # a configuration has a list
-
-    @property
-    def remembers(self) -> bool:
-        """Adam has moments."""
-        return True
 
     def moments(self, params: Models, axes: int) -> Models:
         """Both means and the number of steps of each parameter, of which a method may train some alone."""

@@ -1,7 +1,6 @@
 """Clients that fail or attack, injected into a run."""
 
 from abc import ABC
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ class Faults(Recorded, ABC):
 
     corrupts = False  # whether faulty clients send something else than they computed (`corrupted`)
     answers = True  # whether faulty clients answer at all
-    corrupts_labels = False  # whether faulty clients train with other labels (`with_other_labels`)
 
     def __init__(self, share: BelowOne = 0.1, every_round: bool = False) -> None:
         self.share, self.every_round = share, every_round
@@ -48,14 +46,20 @@ class Faults(Recorded, ABC):
         return torch.cat([clients[:0], *drawn]).unique()
 
     def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
-        """The update of a batch of clients, of whom some are `faulty`, bool [C], send another one; see `corrupts`.
+        """The update of a batch of clients, of whom the `faulty` ones, bool [C], send other trained `parameters`."""
+        models = dict(update.models)
+        for name in parameters & models.keys():
+            rows = models[name]
+            which = faulty.view(-1, *[1] * (rows.ndim - 1))
+            models[name] = torch.where(which, self.sent(rows, update.start[name]), rows)
+        return update._replace(models=models)
 
-        `parameters` are the names of the trained parameters.
-        """
-        return update
+    def sent(self, rows: Tensor, start: Tensor) -> Tensor:
+        """What faulty clients send in place of a tensor's `rows`, which `start` was before, [C, M, ...] each."""
+        return rows
 
     def with_other_labels(self, federation: Federation, faulty: Tensor) -> Federation:
-        """The federation in which the faulty clients (int64) have other training labels; see `corrupts_labels`."""
+        """The federation as the faulty clients (int64) train with it. Default: as it is."""
         return federation
 
 
@@ -73,9 +77,9 @@ class SendNaN(Faults):
 
     corrupts = True
 
-    def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
-        """NaN in the rows of the faulty clients."""
-        return _replaced(update, faulty, parameters, lambda rows, start: torch.full_like(rows, torch.nan))
+    def sent(self, rows: Tensor, start: Tensor) -> Tensor:
+        """NaN."""
+        return torch.full_like(rows, torch.nan)
 
 
 class Scaling(Faults):
@@ -93,9 +97,9 @@ class Scaling(Faults):
         super().__init__(share, every_round)
         self.factor = factor
 
-    def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
-        """The scaled updates of the faulty clients."""
-        return _replaced(update, faulty, parameters, lambda rows, start: start + self.factor * (rows - start))
+    def sent(self, rows: Tensor, start: Tensor) -> Tensor:
+        """The scaled update."""
+        return start + self.factor * (rows - start)
 
 
 class SignFlip(Scaling):
@@ -114,8 +118,6 @@ class SignFlip(Scaling):
 class LabelFlip(Faults):
     """Faulty clients train with the labels Y - 1 - y in place of y; of sequences every label."""
 
-    corrupts_labels = True
-
     def check(self, federation: Federation) -> None:
         """Checks that samples have features and classes."""
         kind = "density" if "minimum_loss" in federation.truth else type(federation.task).__name__
@@ -128,15 +130,3 @@ class LabelFlip(Faults):
         task: Any = federation.task
         other = federation.samples.relabelled(positions, lambda y: torch.where(known(y), task.n_classes - 1 - y, y))
         return federation.with_samples(other)
-
-
-def _replaced(
-    update: Update, faulty: Tensor, parameters: set[str], other: Callable[[Tensor, Tensor], Tensor]
-) -> Update:
-    """The update with `other(rows, start)` in place of the trained parameters that faulty clients, bool [C], send."""
-    models = dict(update.models)
-    for name in parameters & models.keys():
-        rows = models[name]
-        replaced = other(rows, update.start[name])
-        models[name] = torch.where(faulty.view(-1, *[1] * (rows.ndim - 1)), replaced, rows)
-    return update._replace(models=models)

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +44,6 @@ class LocalStep:
     targets, a constant that does not change the minimiser.
     """
 
-    weighs_classes: ClassVar[bool] = True
-    """Whether its loss may have class weights; a step that needs likelihoods says no."""
-
     backbone: nn.Module
     task: Loss
     optimizer: ClientOptimizer
@@ -54,8 +51,8 @@ class LocalStep:
 
     @classmethod
     def loss_of(cls, task: Task) -> Loss:
-        """What such a step minimises."""
-        return training_loss(task) if cls.weighs_classes else task
+        """What such a step minimises: the task's loss, with its class weights."""
+        return training_loss(task)
 
     @property
     def gradients(self) -> float:

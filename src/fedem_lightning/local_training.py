@@ -49,8 +49,6 @@ class LocalTraining:
         self.observer = RoundObserver()
         self.work: list[tuple[Tensor, Tensor]] = []  # clients, and their gradients of single samples, since `begin`
 
-    # --- what training takes ----------------------------------------------------------------------------------------
-
     @property
     def engine(self) -> Engine:
         """The engine that runs the local steps; `auto` is resolved at first use, when the device is known."""
@@ -67,19 +65,18 @@ class LocalTraining:
 
     def in_words(self, n_train: Tensor | None = None) -> str:
         """The clients' optimiser, batches and steps; `n_train` [C]: numbers of training samples of those that train."""
-        optimizer, passes = self.optimizer, f"{self.epochs:g} pass{'es' * (self.epochs > 1)} over its samples a round"
+        optimizer, size = self.optimizer, self.batch_size
         momentum = f", momentum {optimizer.momentum:g}" if isinstance(optimizer, ClientSGD) else ""
-        message = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {self.batch_size}, "
+        message = f"{type(optimizer).__name__}(lr={optimizer.lr:g}{momentum}), batches of {size}, "
         if self.steps is not None:
             return message + f"{self.steps} step{'s' * (self.steps != 1)} of a client a round"
+        message += f"{self.epochs:g} pass{'es' * (self.epochs > 1)} over its samples a round"
         if n_train is None or not len(n_train):
-            return message + passes
-        fewest, most, size = int(n_train.min()), int(n_train.max()), self.batch_size
-        whole, part = divmod(self.epochs, 1)
+            return message
+        fewest, most, (whole, part) = int(n_train.min()), int(n_train.max()), divmod(self.epochs, 1)
         least, largest = (int(whole) * -(-n // size) + math.ceil(math.ceil(part * n) / size) for n in (fewest, most))
         steps = f"{least} step{'s' * (least != 1)} of the smallest client"
-        of_whom = f"{steps} ({fewest} samples), {largest} of the largest ({most})"
-        return f"{message}{passes}: {of_whom}"
+        return f"{message}: {steps} ({fewest} samples), {largest} of the largest ({most})"
 
     def blocks(self, federation: Federation, clients: Tensor) -> Iterator[Block]:
         """Cuts `clients` into blocks of training samples that fit the engine's memory."""
@@ -88,16 +85,13 @@ class LocalTraining:
 
     def zeros(self) -> Models:
         """A zero for every parameter that a client trains, [M, ...]."""
-        params = trained_parameters(self.network)
-        return {name: p.new_zeros(self.n_models, *p.shape) for name, p in params.items()}
+        return {name: p.new_zeros(self.n_models, *p.shape) for name, p in trained_parameters(self.network).items()}
 
     def optimizer_state(self) -> ClientStore | None:
         """Room for the optimiser's momentum, or moments, that stay with clients; None: they restart in every round."""
         if not (self.optimizer.remembers and self.optimizer.state == "keep"):
             return None
         return ClientStore(self.n_clients, self.optimizer.init(self.zeros(), axes=1), momentum=True)
-
-    # --- training ---------------------------------------------------------------------------------------------------
 
     def visits(self, counts: Tensor, epochs: float | None = None, steps: int | None = None) -> Tensor:
         """Visits of samples by clients with so many [C], int64 [C]; None: the passes, or steps, of every round."""

@@ -39,14 +39,7 @@ class Transmission(NamedTuple):
         streams = self.down if self.streams is None else self.streams
         received = self.down * (n_drawn if streams else n_trained)
         streams = min(streams, received)  # a server sends no stream without a receiver
-        return Traffic(
-            up=self.up * n_trained,
-            down=received,
-            uploads=uploads,
-            streams=streams,
-            on_air=uploads * n_trained + streams,
-            model_bytes=model_bytes,
-        )
+        return Traffic(self.up * n_trained, received, uploads, streams, uploads * n_trained + streams, model_bytes)
 
 
 class Traffic(NamedTuple):
@@ -92,33 +85,19 @@ class Network(Recorded, ABC):
     def download_time(self, clients: Tensor, traffic: Traffic, seed: int) -> float:
         """Time that the server needs to send to the clients [C], one stream after the other."""
 
-    def in_time(self, times: Tensor) -> Tensor:
-        """Clients that finish in time, bool [C], by their computing times [C]; if none does, the fastest client."""
-        met = times <= (float("inf") if self.deadline is None else self.deadline)
-        met[times.argmin()] |= not met.any()
-        return met
-
-    def round_time(self, clients: Tensor, times: Tensor, kept: Tensor, traffic: Traffic, seed: int) -> float:
-        """Time of a round of clients with these computing times, of whom those in time are `kept`, [C] each.
-
-        The slowest one computes and sends, then the server sends. If some miss the deadline, nobody sends before it.
-        """
-        start = times[kept]
-        if self.deadline is not None and not kept.all():
-            start = start.clamp(min=self.deadline)
-        arrival = start + self.upload_times(clients[kept], traffic, seed)
-        return float(arrival.max()) + self.download_time(clients, traffic, seed)
-
 
 def in_time(networks: Mapping[str, Network], clients: Tensor, work: Tensor, seed: int, round_: int) -> Tensor:
     """Which of the clients drawn for a round [C] meet its deadline, bool [C], on the CPU, before they train.
 
-    Their `work` [C] is that of one local training. The deadline of at most one network decides for all.
+    Their `work` [C] is that of one local training. The deadline of at most one network decides for all; if nobody meets
+    it, the fastest client does.
     """
     met = torch.ones(len(clients), dtype=torch.bool)
     for network in networks.values() if len(clients) else ():
         if network.deadline is not None:
-            met &= network.in_time(network.compute_times(clients.cpu(), work.cpu(), seed, round_))
+            times = network.compute_times(clients.cpu(), work.cpu(), seed, round_)
+            met &= times <= network.deadline
+            met[times.argmin()] |= not met.any()
     return met
 
 
@@ -131,11 +110,17 @@ def times_of_round(
     seed: int,
     round_: int,
 ) -> dict[str, float]:
-    """Simulated times of a round of clients [C] with this `work` [C], of whom some are `kept`, by network."""
+    """Simulated times of a round of clients [C] with this `work` [C], of whom those in time are `kept`, by network.
+
+    The slowest one computes and sends, then the server sends. If some miss the deadline, nobody sends before it.
+    """
     clients, work, times = clients.cpu(), work.cpu(), dict.fromkeys(networks, 0.0)
     for name, network in networks.items() if len(clients) else ():
-        computing = network.compute_times(clients, work, seed, round_)
-        times[name] = network.round_time(clients, computing, kept, traffic, seed)
+        start = network.compute_times(clients, work, seed, round_)[kept]
+        if network.deadline is not None and not kept.all():
+            start = start.clamp(min=network.deadline)
+        arrival = start + network.upload_times(clients[kept], traffic, seed)
+        times[name] = float(arrival.max()) + network.download_time(clients, traffic, seed)
     return times
 
 

@@ -30,21 +30,14 @@ class Processes:
         return cls(trainer.global_rank, trainer.world_size)
 
     def divide(self, clients: Tensor, work: Tensor, idle: bool = False) -> list[Tensor]:
-        """Divides clients (int64 [C], ascending) into shares of about equal work [C], the same in every process.
+        """Divides clients (int64 [C], ascending) into shares of about equal work [C], one for each rank, ascending.
 
-        Returns:
-            The clients of each rank, int64, ascending.
-
-        Raises:
-            UserError: there are fewer clients than processes, and none may be `idle`.
-
+        UserError: there are fewer clients than processes, and none may be `idle`.
         """
         if self.size == 1:
             return [clients]
-        require(
-            idle or len(clients) >= self.size,
-            f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round",
-        )
+        few = f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round"
+        require(idle or len(clients) >= self.size, few)
         by_work = work.argsort(descending=True, stable=True)
         turn = torch.arange(len(clients), device=clients.device) % (2 * self.size)
         rank = torch.minimum(turn, 2 * self.size - 1 - turn)  # 0, 1, ..., 1, 0: no rank always gets the larger client

@@ -183,10 +183,10 @@ def _lower(algorithm: Method) -> str:
 def as_clients_have_it(algorithm: Method, federation: Federation, round_: int) -> tuple[Federation, Tensor]:
     """The federation, in which faulty clients may have other labels, and those clients, int64, ascending."""
     clients, faults = federation.clients(), algorithm.faults
-    faulty = clients[:0] if faults is None else faults.faulty(clients, algorithm.seed, round_)
-    if faults is not None and faults.corrupts_labels:
-        federation = faults.with_other_labels(federation, faulty)
-    return federation, faulty
+    if faults is None:
+        return federation, clients[:0]
+    faulty = faults.faulty(clients, algorithm.seed, round_)
+    return faults.with_other_labels(federation, faulty), faulty
 
 
 def answering(algorithm: Method, cohort: Tensor, faulty: Tensor) -> tuple[Tensor, list[Rejection]]:

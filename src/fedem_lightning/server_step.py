@@ -45,11 +45,11 @@ class Server:
         """
         if not self._stepped:
             self.step()
-        message = (
-            f"algorithm.server_optimizer: {method} takes plain averages or none, expected SGD with lr 1 and no momentum"
+        expected = (
+            f"algorithm.server_optimizer: {method} takes plain averages or none, expected SGD with lr 1, no momentum"
         )
         way = "(momentum that reaches every method is algorithm.client_optimizer.momentum)"
-        require(self._used or not came or takes_plain_averages(self.optimizer().optimizer), f"{message} {way}")
+        require(self._used or not came or takes_plain_averages(self.optimizer().optimizer), f"{expected} {way}")
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The server optimiser of the components, without a state.
@@ -79,16 +79,12 @@ class Server:
 
     def pseudo_gradient(self, means: Means) -> list[Models | None]:
         """theta - mean for each component, of the parameters that clients send; None: no client sent the component."""
-        return [
-            {
-                name: p.detach() - means.models[name][m]
-                for name, p in trained_parameters(component).items()
-                if name in means.models
-            }
-            if means.nonempty[m]
-            else None
-            for m, component in enumerate(self.components)
-        ]
+        gradients: list[Models | None] = [None] * len(self.components)
+        for m, component in enumerate(self.components):
+            if means.nonempty[m]:
+                sent = {name: p for name, p in trained_parameters(component).items() if name in means.models}
+                gradients[m] = {name: p.detach() - means.models[name][m] for name, p in sent.items()}
+        return gradients
 
     def take_buffers(self, means: Means) -> None:
         """The components' buffers (BatchNorm's statistics) become their mean."""
@@ -117,10 +113,8 @@ def check_optimizers(trainer: pl.Trainer, components: nn.ModuleList) -> None:
 
 
 def _check_takes(optimizer: torch.optim.Optimizer, components: nn.ModuleList) -> None:
-    kind = type(optimizer).__name__
-    dense = not isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam)
-    expected = "expected SGD, Adam or the like"
-    require(dense, f"server_optimizer: {kind} cannot take one dense gradient a round; {expected}")
+    kind, dense = type(optimizer).__name__, not isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam)
+    require(dense, f"server_optimizer: {kind} cannot take one dense gradient a round; expected SGD, Adam or the like")
     taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     all_taken = all(id(p) in taken for component in components for p in trained_parameters(component).values())
     require(all_taken, f"server_optimizer: its {kind} leaves parameters out; it must take all of the components")
@@ -159,10 +153,7 @@ class FedAdam(Checked, torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes a step; a parameter without a gradient stays as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else closure()
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:

@@ -36,9 +36,8 @@ class Case:
     def model(self, data: FederatedDataModule, **options: Any) -> FederatedAlgorithm:
         """The method with networks whose initial values are always the same."""
         torch.manual_seed(0)
-        sgd = ClientSGD(lr=0.3, momentum=0.9)
-        defaults: dict[str, Any] = {"batch_size": 4, "client_optimizer": sgd}
-        made = {**defaults, **copy.deepcopy(self.options), **options}
+        defaults: dict[str, Any] = {"batch_size": 4, "client_optimizer": ClientSGD(lr=0.3, momentum=0.9)}
+        made = defaults | copy.deepcopy(self.options) | options
         return self.kind(self.backbone or MLP(data.in_shape, data.n_outputs, [5]), data.n_clients, **made)
 
     def trained(self, data: FederatedDataModule, rounds: int = 2, **options: Any) -> FederatedAlgorithm:

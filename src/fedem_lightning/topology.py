@@ -57,10 +57,8 @@ class Topology(Checked):
     time_varying: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            self.graph == "erdos_renyi" or not self.time_varying,
-            f"time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}",
-        )
+        drawn = self.graph == "erdos_renyi" or not self.time_varying
+        require(drawn, f"time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}")
         if self.weights == "fmmc":
             imported("cvxpy", "fmmc", _FMMC)  # fails now, not in the first round
 
@@ -78,10 +76,8 @@ class Topology(Checked):
             adjacency = _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 0, attempt))
             if connected_components(adjacency, directed=False)[0] == 1:
                 return adjacency
-        raise UserError(
-            f"{_KEY}.p: no connected Erdos-Renyi graph of {n_clients} clients in {_DRAWS} draws with p={self.p:g}: "
-            "use a larger p, or time_varying=true"
-        )
+        drawn = f"no connected Erdos-Renyi graph of {n_clients} clients in {_DRAWS} draws with p={self.p:g}"
+        raise UserError(f"{_KEY}.p: {drawn}: use a larger p, or time_varying=true")
 
     def mixing(self, n_clients: int, active: np.ndarray, seed: int, round_: int) -> np.ndarray:
         """The mixing matrix of a round: float64 [T, T].
@@ -99,17 +95,14 @@ def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> np.ndarray:
 
 
 def _fixed_graph(graph: str, n: int) -> np.ndarray:
-    if graph == "ring":
-        g = nx.cycle_graph(n)
-    elif graph == "torus":
+    if graph == "torus":
         rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
         prime = f"{_KEY}.graph: a torus needs rows x columns, and {n} clients is a prime number: use ring"
         require(rows > 1 or n == 1, prime)
         g = nx.grid_2d_graph(rows, n // rows, periodic=True)  # two clients in a row have one edge, not two
-    elif graph == "complete":
-        g = nx.complete_graph(n)
     else:
-        g = nx.star_graph(n - 1)  # the number of leaves
+        makers = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
+        g = makers[graph](n)
     adjacency: np.ndarray = nx.to_numpy_array(g) > 0
     np.fill_diagonal(adjacency, False)  # a ring of one client has a loop in networkx
     return adjacency

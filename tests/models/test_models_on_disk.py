@@ -30,7 +30,7 @@ def test_a_store_costs_disk_only_where_it_is_written(monkeypatch: pytest.MonkeyP
     assert store[torch.tensor([5, 6, 999_999])]["w"].tolist() == [[1, 1, 1], [0, 1, 2], [1, 1, 1]]
     assert store.n_bytes == 12 * 10**6
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**6}))
-    with pytest.raises(UserError, match=r"takes 0.0 GB, but .* set the environment variable TMPDIR"):
+    with pytest.raises(UserError, match=r"takes 0.0 GB, but .* set TMPDIR"):
         ClientStore(10**6, {"w": torch.arange(3.0)})
 
 

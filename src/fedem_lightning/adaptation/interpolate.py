@@ -20,6 +20,7 @@ from fedem_lightning.method import Method
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
+from fedem_lightning.tasks import Loss, Task
 
 
 class MixtureStep(LocalStep):
@@ -29,7 +30,10 @@ class MixtureStep(LocalStep):
     therefore the `log_odds` log a / (b p'), and 0 for padding.
     """
 
-    weighs_classes = False
+    @classmethod
+    def loss_of(cls, task: Task) -> Loss:
+        """Without class weights: it needs likelihoods."""
+        return task
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
         """The mixture's mean loss: losses -log p and log-odds [..., B], size [...] -> [...]."""

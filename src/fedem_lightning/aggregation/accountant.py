@@ -14,16 +14,12 @@ import numpy as np
 from fedem_lightning.errors import require
 
 GAUSSIAN, PLD, RDP = "Gaussian", "PLD", "RDP"
-PLD_UP_TO, PLD_FROM_NOISE, PLD_ROUNDS = 50.0, 0.3, 10**6
-"""PLD is used up to this epsilon, from this noise multiplier on, and for so many rounds at most: its grid grows."""
-PLD_FROM_DELTA = 1e-10
-"""PLD is used from this delta on: a Fourier transform loses smaller tails."""
-MOST_NOISE_TO_SAMPLING, RDP_ROUNDING = 1e6, 1e-3
-"""RDP takes no larger noise multiplier than q times the first: it would lose its moments. The second is added."""
-MOST_NOISE = 2.0**20
-"""The largest noise multiplier that is chosen for an epsilon."""
-TOLERANCE = 1e-5
-"""Of the chosen noise multiplier, relative."""
+PLD_UP_TO, PLD_FROM_NOISE, PLD_ROUNDS = 50.0, 0.3, 10**6  # the largest epsilon, the least noise: its grid grows
+PLD_FROM_DELTA = 1e-10  # a Fourier transform loses smaller tails
+MOST_NOISE_TO_SAMPLING = 1e6  # RDP takes no larger noise multiplier than q times this: it would lose its moments
+RDP_ROUNDING = 1e-3  # is added
+MOST_NOISE = 2.0**20  # the largest noise multiplier that is chosen for an epsilon
+TOLERANCE = 1e-5  # of the chosen noise multiplier, relative
 
 
 class Epsilon(NamedTuple):

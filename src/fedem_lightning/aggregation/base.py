@@ -35,12 +35,18 @@ class Update(NamedTuple):
 
     def of(self, clients: Tensor) -> "Update":
         """The updates of some of the clients, bool [C]; without a copy if these are all."""
-        if bool(clients.all()):
-            return self
+        return self if bool(clients.all()) else self._each(lambda rows: rows[clients])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Update":
+        """The update with each of its tensors changed."""
         parts = (self.models, self.start, self.extras)
-        models, start, extras = ({name: rows[clients] for name, rows in part.items()} for part in parts)
-        group = None if self.group is None else self.group[clients]
-        return Update(models, self.weights[clients], start, group, self.n_groups, extras)
+        models, start, extras = ({name: change(rows) for name, rows in part.items()} for part in parts)
+        group = None if self.group is None else change(self.group)
+        return Update(models, change(self.weights), start, group, self.n_groups, extras)
+
+    def form(self) -> "Update":
+        """The same update without clients, on the CPU: each tensor [0, ...]."""
+        return self._replace(start={})._each(lambda rows: torch.empty(0, *rows.shape[1:], dtype=rows.dtype))
 
 
 def check_update(sender: object, update: Any) -> None:
@@ -48,17 +54,6 @@ def check_update(sender: object, update: Any) -> None:
     kind, given = type(sender).__name__, type(update).__name__
     expected = "expected Update(models, weights, start=received) or None"
     require(update is None or isinstance(update, Update), f"{kind}.client_update returned {given}, {expected}")
-
-
-def form_of(update: Update) -> Update:
-    """The same update without clients, on the CPU: each tensor [0, ...]."""
-
-    def nothing(rows: Tensor) -> Tensor:
-        return torch.empty(0, *rows.shape[1:], dtype=rows.dtype)
-
-    models, extras = ({name: nothing(rows) for name, rows in part.items()} for part in (update.models, update.extras))
-    group = None if update.group is None else nothing(update.group)
-    return Update(models, nothing(update.weights), {}, group, update.n_groups, extras)
 
 
 class Means(NamedTuple):
@@ -106,7 +101,7 @@ class RoundContext:
 class Collector(ABC):
     """Takes a round's updates block by block, combines those of all processes, and returns the averages."""
 
-    like: Update | None = None  # the form of the updates, see `form_of`; None: none was added
+    like: Update | None = None  # the form of the updates; None: none was added
 
     @abstractmethod
     def add(self, update: Update, clients: Tensor | None = None) -> Tensor:

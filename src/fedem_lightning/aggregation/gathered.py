@@ -1,7 +1,6 @@
 """All updates of a cohort as rows, for rules that look at them together."""
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from fedem_lightning.aggregation.base import (
     RoundContext,
     Update,
     all_finite,
-    form_of,
 )
 from fedem_lightning.processes import Processes
 
@@ -46,13 +44,6 @@ class Robust(Aggregation):
         return values.T @ shares
 
 
-class SomeUpdates(NamedTuple):
-    """The finite updates of a block."""
-
-    rows: Tensor  # int64 [C], positions of the clients in the cohort
-    update: Update
-
-
 class Gathered(Collector):
     """Collects the updates of a cohort, and combines them by a rule: N rows for a cohort of N clients.
 
@@ -62,7 +53,7 @@ class Gathered(Collector):
 
     def __init__(self, rule: Robust, cohort: Tensor, parameters: Collection[str]) -> None:
         self.rule, self.cohort, self.parameters = rule, cohort, set(parameters)
-        self._parts: list[SomeUpdates] = []
+        self._parts: list[tuple[Tensor, Update]] = []  # positions in the cohort, int64 [C], and finite updates
         self._models: Models = {}  # [N, M, ...]
         self._extras: Models = {}  # [N, K]
         self._weights = torch.zeros(0, 0, dtype=torch.float64)  # [N, G]; 0: the client is not in this average
@@ -70,11 +61,11 @@ class Gathered(Collector):
     def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
         """Keeps the finite updates of a batch's clients."""
         assert clients is not None
-        self.like = self.like or form_of(update)
+        self.like = self.like or update.form()
         finite = all_finite(update.models | update.extras)  # [C]
         kept = update.of(finite)
         kept = kept if self.rule.clips else kept._replace(start={})  # which takes memory
-        self._parts.append(SomeUpdates(torch.searchsorted(self.cohort, clients[finite]), kept))
+        self._parts.append((torch.searchsorted(self.cohort, clients[finite]), kept))
         return finite
 
     def reduce(self, processes: Processes) -> None:
@@ -85,26 +76,25 @@ class Gathered(Collector):
         if self.rule.clips:
             norms = torch.zeros(len(self.cohort), _n_models(self.like.models), dtype=torch.float64)
             norms = norms.to(self.cohort.device)  # the lengths of all updates by component [N, M]
-            for part in self._parts:
-                norms[part.rows] = update_norms(part.update, self.parameters)
+            for rows, update in self._parts:
+                norms[rows] = update_norms(update, self.parameters)
             processes.sum([norms])
             came, scales = self._weights.sum(dim=1) > 0, torch.ones_like(norms)  # [N], [N, M]
             scales[came] = self.rule.scales(norms[came])
-            self._parts = [_shortened(part, scales[part.rows]) for part in self._parts]
-        self._models = self._rows(self.like.models, [part.update.models for part in self._parts], processes)
-        self._extras = self._rows(self.like.extras, [part.update.extras for part in self._parts], processes)
+            self._parts = [(rows, _shortened(update, scales[rows])) for rows, update in self._parts]
+        self._models = self._rows(self.like.models, [update.models for _, update in self._parts], processes)
+        self._extras = self._rows(self.like.extras, [update.extras for _, update in self._parts], processes)
         self._parts = []
 
     def _weights_of_all(self, n_averages: int, processes: Processes) -> Tensor:
         """Each client's weight in each average, float64 [N, G]."""
         weights = torch.zeros(len(self.cohort), n_averages, dtype=torch.float64, device=self.cohort.device)
-        for part in self._parts:
-            given = part.update.weights.to(weights)
-            if given.ndim == 2:
-                weights[part.rows] = given
+        for rows, update in self._parts:
+            if update.weights.ndim == 2:
+                weights[rows] = update.weights.to(weights)
             else:
-                group = torch.zeros_like(part.rows) if part.update.group is None else part.update.group
-                weights[part.rows, group] = given
+                group = torch.zeros_like(rows) if update.group is None else update.group
+                weights[rows, group] = update.weights.to(weights)
         processes.sum([weights])
         return weights
 
@@ -112,10 +102,10 @@ class Gathered(Collector):
         """One row for each client of the cohort, [N, ...]; zeros where none is left."""
         n, device = len(self.cohort), self.cohort.device
         result = {name: stack.new_zeros(n, *stack.shape[1:], device=device) for name, stack in like.items()}
-        for part, block in zip(self._parts, blocks, strict=True):
+        for (rows, _), block in zip(self._parts, blocks, strict=True):
             for name, stack in block.items():
-                result[name][part.rows] = stack
-        processes.sum(rows for rows in result.values())
+                result[name][rows] = stack
+        processes.sum(result.values())
         return result
 
     def compute(self) -> Means | None:
@@ -167,11 +157,11 @@ def _n_models(models: Models) -> int:
     return next(iter(models.values())).shape[1]
 
 
-def _shortened(part: SomeUpdates, scales: Tensor) -> SomeUpdates:
+def _shortened(update: Update, scales: Tensor) -> Update:
     """The updates times `scales` [C, M]: theta + s (theta_t - theta), of parameters and float buffers."""
-    models = dict(part.update.models)
-    for name, rows in part.update.models.items():
+    models = dict(update.models)
+    for name, rows in update.models.items():
         if rows.is_floating_point():
             scale = scales.to(rows).view(*scales.shape, *[1] * (rows.ndim - 2))
-            models[name] = torch.where(scale < 1, part.update.start[name].lerp(rows, scale), rows)
-    return part._replace(update=part.update._replace(models=models))
+            models[name] = torch.where(scale < 1, update.start[name].lerp(rows, scale), rows)
+    return update._replace(models=models)

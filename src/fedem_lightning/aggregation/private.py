@@ -20,7 +20,6 @@ from fedem_lightning.aggregation.base import (
     Sampling,
     Update,
     all_finite,
-    form_of,
 )
 from fedem_lightning.aggregation.gathered import update_norms
 from fedem_lightning.errors import imported, require
@@ -81,13 +80,12 @@ class PrivateMean(Aggregation, nn.Module):
         self.register_buffer("length", torch.tensor(float(clip), dtype=torch.float64))
 
     def check(self, n_clients: int) -> None:
-        """Raises UserError without dp-accounting, or if `cohort` is smaller than the run's own cohorts."""
+        """Checks that dp-accounting is there, and that `cohort` is not smaller than the run's own cohorts."""
         if self.epsilon is not None or float(self.z) > 0:
             imported("dp_accounting", "privacy", "aggregation")
-        message = (
-            f"aggregation.cohort: expected at least the run's own cohorts of {n_clients} clients, got {self.cohort}"
-        )
-        require(self.cohort is None or self.cohort >= n_clients, message)
+        own = f"the run's own cohorts of {n_clients} clients"
+        enough = self.cohort is None or self.cohort >= n_clients
+        require(enough, f"aggregation.cohort: expected at least {own}, got {self.cohort}")
 
     def plan(self, sampling: Sampling) -> None:
         """Sets z, once, so that the planned rounds spend epsilon; UserError: their number is unknown, or no z does."""
@@ -100,16 +98,16 @@ class PrivateMean(Aggregation, nn.Module):
     def report(self, sampling: Sampling) -> dict[str, Any]:
         """What these rounds have spent for a client, whose data are all added or removed: "privacy".
 
-        epsilon is an upper bound (None: infinite), `accountant` how it was found (None: there is none), `clip` S of the
-        last round, `n_clients` the size of the federation that the guarantee is for, more than T with `cohort`.
+        epsilon is an upper bound (None: infinite), `clip` S of the last round, `n_clients` the size of the federation
+        that the guarantee is for, more than T with `cohort`.
         """
         z = float(self.z)
-        epsilon, accountant = epsilon_of(z, sampling.q, sampling.rounds, self.delta)
-        finite = math.isfinite(epsilon)
+        spent = epsilon_of(z, sampling.q, sampling.rounds, self.delta)
+        epsilon, accountant = spent if math.isfinite(spent.value) else (None, None)
         return {
             "privacy": {
-                "epsilon": epsilon if finite else None,
-                "accountant": accountant if finite else None,
+                "epsilon": epsilon,
+                "accountant": accountant,
                 "delta": self.delta,
                 "noise_multiplier": z,
                 "clip": float(self.length),
@@ -150,7 +148,7 @@ class ClippedSum(Collector):
         require(not more, f"aggregation: PrivateMean adds noise to parameters only, but {message}")
         one = update.group is None and update.weights.ndim == 1
         require(one, "aggregation: PrivateMean has one average for all clients, the method has several")
-        self.like = self.like or form_of(update)
+        self.like = self.like or update.form()
         finite = all_finite(update.models)  # [C]
         if not finite.any():
             return finite

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import Collector, Means, Models, Update, all_finite, form_of
+from fedem_lightning.aggregation.base import Collector, Means, Models, Update, all_finite
 from fedem_lightning.processes import Processes
 
 
@@ -35,9 +35,9 @@ class WeightedMean(Collector):
         self._largest: Models = {}  # [G, M, ...]
 
     def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
-        """Adds the updates of a batch's clients; returns which are finite, bool [C], on the CPU."""
+        """Adds them; which are finite, bool [C], on the CPU."""
         if self.like is None:
-            self._take(form_of(update))
+            self._take(update.form())
         update = update._replace(
             models={name: self._once(name, t) for name, t in update.models.items()} | update.extras
         )
@@ -114,19 +114,19 @@ class WeightedMean(Collector):
                 self._largest[name] = stack.new_zeros(len(self._weight), *stack.shape[1:], device=device)
 
     def reduce(self, processes: Processes) -> None:
-        """Adds the sums of the other processes; either all processes have added an update or none has."""
+        """Adds the sums of the other processes."""
         if not self._sums or processes.size == 1:
             return
         device = next(iter(self._sums.values())).device
         weight = self._weight.to(device)
-        own = {name: s if name in self._extras else self._each(s).contiguous() for name, s in self._sums.items()}
-        self._sums = own  # of each component, as a process without updates has them
+        each = {name: s if name in self._extras else self._each(s).contiguous() for name, s in self._sums.items()}
+        self._sums = each  # as a process without updates has them
         processes.sum([weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight = weight.cpu()
 
     def compute(self) -> Means | None:
-        """The averages; None if all client updates were rejected."""
+        """The averages; None if no update is left."""
         if not self._sums or not self._weight.any():
             return None
         models: Models = {}

@@ -153,7 +153,7 @@ class LoopEngine(Engine):
         weights: Tensor | None = None,
         progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
-        """Runs the learners one by one; see `Engine.run`."""
+        """Runs the learners one by one."""
         trained = tree_map(_own_copy, learners)
         anyone = next(iter(trained["params"].values()))  # [C, M, ...]
         n_components, device = anyone.shape[1], anyone.device
@@ -164,9 +164,8 @@ class LoopEngine(Engine):
                 models = [tree_map(lambda t, c=c, m=m: t[c, m], trained) for m in range(n_components)]  # views
                 met = [*[count] * (len(batches.order) - 1), last] if len(batches.order) else []  # samples of each pass
                 parts = (order[start:][:n] for order, n in zip(batches.order, met, strict=True) if n)
-                passes = (part.split(batches.size) for part in parts)
-                steps = itertools.islice(itertools.chain.from_iterable(passes), batches.limit)
-                n_steps = min(batches.limit, sum(-(-n // batches.size) for n in met))
+                each = (rows for part in parts for rows in part.split(batches.size))
+                steps = list(itertools.islice(each, batches.limit))
                 for s, rows in enumerate(steps):
                     x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
@@ -178,9 +177,9 @@ class LoopEngine(Engine):
                         except Exception as error:
                             error.client = c  # type: ignore[attr-defined]  # whose step it was
                             raise
-                    progress(1 / n_steps)
+                    progress(1 / len(steps))
                 start += count
-                if not n_steps:
+                if not steps:
                     progress(1)
         return trained
 

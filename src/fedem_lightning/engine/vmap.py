@@ -69,7 +69,7 @@ class VmapEngine(Engine):
         weights: Tensor | None = None,
         progress: Callable[[float], None] = lambda clients: None,
     ) -> Learner:
-        """Runs the stacked learners; see `Engine.run`."""
+        """Runs the stacked learners."""
         if self._loop is None:
             try:
                 self._check_randomness(step, learners, block)

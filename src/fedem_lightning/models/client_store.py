@@ -64,9 +64,9 @@ class ClientStore(nn.Module):
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
             folder, need = tempfile.gettempdir(), f"a model of each client's own takes {self.n_bytes / 1e9:.1f} GB"
-            free, way_out = shutil.disk_usage(folder).free, "set the environment variable TMPDIR to a larger disk"
-            said = f"{need}, but {folder} has {free / 1e9:.1f} GB left; {way_out}"
-            require(self.n_bytes < free, f"{said}, or take fewer clients or a smaller backbone")
+            free = shutil.disk_usage(folder).free
+            few = f"{need}, but {folder} has {free / 1e9:.1f} GB left; set TMPDIR to a larger disk"
+            require(self.n_bytes < free, few)
         self.register_buffer("written", torch.zeros(n_clients, dtype=torch.bool))
         for i, tensor in enumerate(like.values()):
             make = _mapped if self.on_disk else torch.zeros
@@ -120,7 +120,7 @@ class ClientStore(nn.Module):
         if 2 * len(where) >= len(self.written):
             return None
         found = {}
-        for name in (f"rows_{i}" for i in range(len(self.names))):
+        for name in self.row_names()[1:]:
             rows = self.get_buffer(name)
             shape, large = (len(where), *rows.shape[1:]), len(where) * rows[:1].nbytes > MEMORY_LIMIT
             to = _mapped(shape, rows.dtype) if large else rows.new_empty(shape)

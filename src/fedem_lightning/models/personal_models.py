@@ -75,7 +75,7 @@ class OwnModels(NamedTuple):
         return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
 
     def sample_weights(self, block: Block) -> Tensor | None:
-        """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+        """See `SharedModels`."""
         return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block)
 
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
