@@ -26,7 +26,7 @@ from fedem_lightning import (
 from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.personal_models import OwnModels
-from helpers.federations import block_of, clients_table, make_data, make_model, parameters, train
+from helpers.federations import block_of, make_data, make_model, parameters, table_of, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -98,7 +98,7 @@ def test_mapper_at_zero_is_fedavg(engine: Any) -> None:
     mapper = train(make_model(Mapper, data, adaptation=Interpolate(lambdas=(0.0,)), **options), data, 4)
     fedavg = train(make_model(FedAvg, data, **options), data, 4)
     torch.testing.assert_close(parameters(mapper.components), parameters(fedavg.components), rtol=1e-12, atol=1e-14)
-    a, b = clients_table(mapper, data), clients_table(fedavg, data)
+    a, b = table_of(mapper, data), table_of(fedavg, data)
     np.testing.assert_allclose(a.test_loss, b.test_loss, rtol=1e-12)  # the central model alone
 
 
@@ -115,9 +115,9 @@ def test_a_grid_of_zero_serves_what_was_there() -> None:
     data = make_data()
     for kind in (FedAvg, FedEM, HypCluster):
         model = train(make_model(kind, data, client_optimizer=SGD), data, 3)
-        plain = clients_table(model, data)
+        plain = table_of(model, data)
         model.adaptation = Interpolate("own", lambdas=(0.0,))
-        np.testing.assert_allclose(clients_table(model, data).test_loss, plain.test_loss, rtol=1e-12)
+        np.testing.assert_allclose(table_of(model, data).test_loss, plain.test_loss, rtol=1e-12)
 
 
 # --- Dapper -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_every_adaptation_follows_every_base_and_engines_agree(kind: Any, adapta
         model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.1), engine=engine, adaptation=adaptation)
         train(model, data, 3)
         before = parameters(model.components)
-        tables.append(clients_table(model, data))
+        tables.append(table_of(model, data))
         assert torch.equal(parameters(model.components), before)
     assert tables[0].test_loss.notna().all()
     np.testing.assert_allclose(tables[0].test_loss, tables[1].test_loss, rtol=1e-6)
@@ -181,7 +181,7 @@ def test_lambda_joins_the_clients_table_as_the_grid_has_it(kind: Any, column: st
     """AFL has a column of this name, its own weights; in float32 0.1 would be 0.10000000149."""
     data = make_data(sizes=(30, 30))
     model = train(make_model(kind, data, adaptation=adaptation), data, 1, precision="32-true")
-    assert set(clients_table(model, data, "32-true")[column]) <= {0.1, 0.7}
+    assert set(table_of(model, data, "32-true")[column]) <= {0.1, 0.7}
 
 
 def test_a_candidate_that_diverged_is_never_chosen() -> None:

@@ -24,7 +24,7 @@ from fedem_lightning import (
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.neighbours import votes
 from fedem_lightning.serving.model_files import write_clients
-from helpers.federations import block_of, clients_table, make_data, make_model, train
+from helpers.federations import block_of, make_data, make_model, table_of, train
 
 SGD = ClientSGD(lr=0.3)
 SIZES = (30, 21, 44, 9)
@@ -126,8 +126,8 @@ def test_a_client_without_samples_keeps_the_model() -> None:
     split = np.where(seen[client], np.arange(60) // 3 % 3, 2)
     data = FederatedDataModule.from_arrays(x, y, client, split=split, **options)
     plain, table = trained(FedEM, data), None
-    before = clients_table(plain, data)
-    table = clients_table(trained(FedEM, data, adaptation=KNN(lambdas=(0.5, 1.0))), data)
+    before = table_of(plain, data)
+    table = table_of(trained(FedEM, data, adaptation=KNN(lambdas=(0.5, 1.0))), data)
     np.testing.assert_allclose(table.test_loss[~seen], before.test_loss[~seen], rtol=1e-12)
     assert table["lambda"][~seen].tolist() == [0.0]
     assert (table["lambda"][seen] >= 0.5).all()

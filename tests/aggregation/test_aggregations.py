@@ -21,7 +21,7 @@ from fedem_lightning.data import Block
 from fedem_lightning.testing import check_algorithm
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.every_method import SLOW, each
-from helpers.federations import make_data, make_model, parameters, train
+from helpers.federations import make_data, make_model, models_of, parameters, train
 
 SIZES = (9, 14, 30, 25, 8, 12, 7)
 RULES = [NormClipping(), Median(), TrimmedMean(0.3), MultiKrum(1)]
@@ -29,9 +29,8 @@ RULES = [NormClipping(), Median(), TrimmedMean(0.3), MultiKrum(1)]
 
 def served(model: FederatedAlgorithm) -> torch.Tensor:
     """What all clients predict with, and the components, as one vector."""
-    found = model.personal_models(torch.arange(model.n_clients))
-    rows = [t.double().flatten() for t in (*found.models.values(), found.mixture)]
-    return torch.cat([*rows, parameters(model.components)])
+    mixture = model.personal_models(torch.arange(model.n_clients)).mixture.double()
+    return torch.cat([models_of(model).flatten(), mixture.flatten(), parameters(model.components)])
 
 
 SENDING = [row for row in ROWS if row.kind.sends_models]

@@ -24,7 +24,7 @@ from fedem_lightning.randomness import sample_cohort
 from helpers.by_hand import assert_agree, logits, vector
 from helpers.conformance import ROWS, Noisy, Row, own_rows
 from helpers.every_method import A_FEW, EVERY, NUMBERED_AT_WILL, SAMPLING, TRAINED_BY_SGD
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
+from helpers.federations import block_of, make_data, make_model, make_trainer, models_of, parameters, spoil, train
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 SLOW = pytest.mark.slow
@@ -33,17 +33,11 @@ SLOW = pytest.mark.slow
 def relabelled(data: FederatedDataModule, order: np.ndarray) -> FederatedDataModule:
     """The same samples with clients renumbered: new client i is old client order[i]."""
     federation = data.federation
-    client, split = (
-        np.empty(len(stored(federation).y), dtype=np.int64),
-        np.empty(len(stored(federation).y), dtype=np.int64),
-    )
-    for code, name in enumerate(federation.splits):
-        table = split_of(federation, name)
-        split[table.index] = code
-        client[table.index] = np.repeat(np.arange(data.n_clients), table.counts())
-    x, y, domain = stored(federation).x.numpy(), stored(federation).y.numpy(), federation.domains.of_sample.numpy()
-    renumbered = np.argsort(order)[client]
-    data = FederatedDataModule.from_arrays(x, y, renumbered, split=split, domain=domain, n_classes=3)
+    parts = [block_of(data, split) for split in federation.splits]
+    of_parts = zip(*((b.x(torch.float64), b.y(), b.owner, b.domain()) for b in parts), strict=True)
+    x, y, client, domain = (torch.cat(arrays).numpy() for arrays in of_parts)
+    split = np.repeat(range(len(parts)), [len(b.index) for b in parts])
+    data = FederatedDataModule.from_arrays(x, y, np.argsort(order)[client], split=split, domain=domain, n_classes=3)
     data.federation.truth["group"] = federation.truth["group"][order]
     return data
 
@@ -55,12 +49,9 @@ def test_permuting_clients_permutes_the_result(row: Row) -> None:
     # full batches: the order in which a client meets its samples does depend on its number
     options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 100}
     a, b = (train(row.model(d, **options), d, 3) for d in (data, permuted))
-    everybody = torch.arange(4)
-    for name, served in a.personal_models(everybody).models.items():
-        torch.testing.assert_close(b.personal_models(everybody).models[name], served[order], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        b.personal_models(everybody).mixture, a.personal_models(everybody).mixture[order], rtol=1e-9, atol=1e-12
-    )
+    torch.testing.assert_close(models_of(b), models_of(a)[order], rtol=1e-9, atol=1e-12)
+    weights = [model.personal_models(torch.arange(4)).mixture for model in (a, b)]
+    torch.testing.assert_close(weights[1], weights[0][order], rtol=1e-9, atol=1e-12)
     for name in row.private:
         torch.testing.assert_close(own_rows(b, name), own_rows(a, name)[order], rtol=1e-9, atol=1e-12)
 
@@ -75,12 +66,9 @@ def engines_and_blocks_agree(row: Row, backbone: str) -> None:
         model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
         train(model, data, 2)
         assert model.local.engine.name == engine.name
-        served.append(
-            model.personal_models(torch.arange(4)).models | {"pi": model.personal_models(torch.arange(4)).mixture}
-        )
+        served.append((models_of(model), model.personal_models(torch.arange(4)).mixture))
     for other in served[1:]:
-        for name, rows in served[0].items():
-            torch.testing.assert_close(other[name], rows, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(other, served[0], rtol=1e-7, atol=1e-9)
 
 
 @EVERY
@@ -149,9 +137,7 @@ def test_messages_are_counted(row: Row) -> None:
 @TRAINED_BY_SGD
 def test_updates_that_are_not_finite_are_rejected(row: Row) -> None:
     data = row.data(sizes=(9, 9, 9))
-    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = (
-        np.nan if row.hidden else 1e300
-    )  # client 0's gradient overflows, or ReLU may hide it
+    spoil(data, np.nan if row.hidden else 1e300)  # client 0's gradient overflows, or ReLU may hide it
     with pytest.raises(
         UserError, match=r"training diverged: (in round 1 no client's update was|no starting point is) finite"
     ):
@@ -236,7 +222,7 @@ def test_more_steps_raise_the_likelihood_of_unseen_clients() -> None:
     seen = data.federation.seen.numpy()
     for steps in (1, 5, 50):
         model = make_model(FedEM, data, personalize_steps=steps, client_optimizer=SGD)
-        train_and_test(model, data, 3)
+        train(model, data, 3).trainer.test(model, data, verbose=False)
         losses.append(model.clients.train_loss.to_numpy())
     assert (losses[0][~seen] > losses[1][~seen]).all()
     assert (losses[1][~seen] >= losses[2][~seen]).all()

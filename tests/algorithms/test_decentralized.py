@@ -22,7 +22,7 @@ from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.round import draw_cohort
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
+from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, train, train_and_test
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -61,8 +61,7 @@ def test_d_fedem_on_the_complete_graph_is_fedem(sizes: tuple[int, ...], steps: i
     fedem = train(make_model(FedEM, data, **options), data, 4)
     d_fedem = train(make_model(DFedEM, data, topology=COMPLETE, **options), data, 4)
     torch.testing.assert_close(d_fedem.pi, fedem.pi, rtol=1e-9, atol=1e-12)
-    for name, rows in fedem.personal_models(EVERYBODY).models.items():
-        torch.testing.assert_close(d_fedem.personal_models(EVERYBODY).models[name], rows, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(models_of(d_fedem), models_of(fedem), rtol=1e-9, atol=1e-12)
 
 
 def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
@@ -75,8 +74,7 @@ def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
     errors = [float(trainer.callback_metrics["consensus_error"]), *(model.models.mix(EVERYBODY, w) for _ in range(3))]
     assert errors == sorted(errors, reverse=True)
     assert errors[3] == pytest.approx(errors[1] / 9**2, rel=1e-6)  # the ring of four contracts by 1/3
-    for name, kept in model.models.mean(EVERYBODY).items():
-        torch.testing.assert_close(kept, first[name], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(model.models.mean(EVERYBODY), first, rtol=1e-12, atol=1e-14)
 
 
 def test_isolated_clients_keep_their_models_and_messages_follow_the_graph() -> None:
@@ -150,6 +148,4 @@ def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
     slopes = torch.autograd.grad((1 + losses).log().mean(), theta)
     expected = torch.nn.utils.parameters_to_vector([p - 0.3 * g for p, g in zip(theta, slopes, strict=True)]).detach()
     torch.testing.assert_close(parameters(train(server, data, 1).components), expected, rtol=1e-9, atol=1e-12)
-    own = train(gossip, data, 1).personal_models(EVERYBODY).models
-    for name, rows in server.personal_models(EVERYBODY).models.items():
-        torch.testing.assert_close(own[name], rows, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(models_of(train(gossip, data, 1)), models_of(server), rtol=1e-9, atol=1e-12)

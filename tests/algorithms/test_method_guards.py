@@ -9,7 +9,7 @@ import torch
 from fedem_lightning import ClientSGD, DFedEM, FederatedDataModule, FedFOMO, Oracle, Topology
 from fedem_lightning.randomness import sample_cohort
 from helpers.by_hand import gradient, losses, responsibilities, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, rows_served, train, train_and_test
+from helpers.federations import make_data, make_model, models_of, train, train_and_test
 
 LR = 0.8
 FULL: dict[str, Any] = {"batch_size": 100, "client_optimizer": ClientSGD(lr=LR)}  # one step a round, on all samples
@@ -55,7 +55,7 @@ def test_three_rounds_of_fedfomo_with_cohorts_and_one_download() -> None:
     assert len({i for i, _ in downloads}) < len(downloads)  # some client changed its mind
     assert helpful
     np.testing.assert_allclose(model.affinity.numpy(), affinity, rtol=1e-9)
-    np.testing.assert_allclose(rows_served(model), theta, rtol=1e-9)
+    np.testing.assert_allclose(models_of(model), theta, rtol=1e-9)
 
 
 class Affinities(pl.Callback):
@@ -84,10 +84,9 @@ def test_exploration_of_fedfomo_decays() -> None:
 def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
     data = make_data(sizes=(20, 25, 30, 15, 22), unseen_fraction=0.4)
     seen = data.federation.seen.numpy()
-    model, trainer = make_model(FedFOMO, data, exploration=0.0, **FULL), make_trainer(1)
+    model = make_model(FedFOMO, data, exploration=0.0, **FULL)
     start = vector(model.components)
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 1)
     sent = {j: trained(start, *samples(data, j)) for j in np.flatnonzero(seen).tolist()}
     mean = np.mean([combined(data, j, start, list(sent.values()))[1] for j in sent], axis=0)
     assert len(sent) == 3
@@ -95,7 +94,7 @@ def test_an_unseen_client_of_fedfomo_trains_and_takes_a_step() -> None:
         own = trained(mean, *samples(data, i))
         w, expected = combined(data, i, mean, [*sent.values(), own])
         assert (w[:-1] > 0).any()
-        np.testing.assert_allclose(rows_served(model)[i], expected, rtol=1e-9)
+        np.testing.assert_allclose(models_of(model)[i], expected, rtol=1e-9)
 
 
 # --- without a server -------------------------------------------------------------------------------------------------
@@ -107,7 +106,7 @@ def test_an_unseen_client_without_a_server_starts_from_the_mean_of_all() -> None
     seen = data.federation.seen.numpy()
     model = train_and_test(make_model(DFedEM, data, n_components=2, topology=Topology(graph="ring"), **FULL), data, 2)
     (unseen,) = np.flatnonzero(~seen).tolist()
-    models = rows_served(model).numpy().reshape(6, 2, 15)
+    models = models_of(model).numpy().reshape(6, 2, 15)
     mean = models[seen].mean(axis=0)
     assert all(np.abs(own - mean).max() > 1e-3 for own in models[seen])
     np.testing.assert_allclose(models[unseen], mean, rtol=1e-12)
@@ -125,14 +124,13 @@ def test_two_rounds_of_oracle_and_its_unseen_client() -> None:
     seen = data.federation.seen.numpy()
     group = np.where(seen, [0, 0, 1, 1, 1, 0], 1)
     data.federation.truth["group"] = group
-    model, trainer = make_model(Oracle, data, **FULL), make_trainer(2)
+    model = make_model(Oracle, data, **FULL)
     theta = {g: vector(model.components) for g in (0, 1)}
-    trainer.fit(model, data)
-    trainer.test(model, data, verbose=False)
+    train_and_test(model, data, 2)
     for _ in range(2):
         for g in theta:
             members = [t for t in range(6) if seen[t] and group[t] == g]
             sent = np.stack([trained(theta[g], *samples(data, t)) for t in members])
             theta[g] = np.average(sent, axis=0, weights=[len(samples(data, t)[1]) for t in members])
     assert np.abs(theta[0] - theta[1]).max() > 0.01
-    np.testing.assert_allclose(rows_served(model), [theta[g] for g in group], rtol=1e-9)
+    np.testing.assert_allclose(models_of(model), [theta[g] for g in group], rtol=1e-9)

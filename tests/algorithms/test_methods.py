@@ -27,7 +27,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.round import draw_cohort
 from helpers.by_hand import assert_agree, batches, by_torch, gradient, row, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train, train_and_test
+from helpers.federations import make_data, make_model, models_of, parameters, spoil, table_of, train, train_and_test
 
 FULL: dict[str, Any] = {"batch_size": 1000}
 
@@ -51,13 +51,9 @@ def test_tuning_starts_at_the_global_model_and_never_feeds_back() -> None:
     data, sgd = make_data(), ClientSGD(lr=0.2)
     plain = train(make_model(FedAvg, data, client_optimizer=sgd, **FULL), data, 3)
     plus = make_model(FedAvg, data, client_optimizer=sgd, adaptation=Finetune(1, ClientSGD(lr=0.1)), **FULL)
-    trainer = make_trainer(3, limit_val_batches=1)
-    trainer.fit(plus, data)
+    once = train_and_test(plus, data, 3, limit_val_batches=1).clients
     assert torch.equal(parameters(plus.components), parameters(plain.components))
-    trainer.test(plus, data, verbose=False)
-    once = plus.clients
-    trainer.test(plus, data, verbose=False)
-    assert once.equals(plus.clients)
+    assert once.equals(table_of(plus, data))
     tuned = plus.adaptation.adapt(plus, data.federation.block(torch.tensor([1]), "train")).models
     theta = vector(plus.components[0])  # one full batch: theta - lr grad F_t(theta)
     assert_agree(row(tuned, 0), theta - 0.1 * gradient(theta, *samples(data, 1)))
@@ -83,12 +79,10 @@ def test_apfl_at_the_ends_is_fedavg_and_local() -> None:
     options: dict[str, Any] = {"client_optimizer": sgd, "local_epochs": 2}
     fedavg = train(make_model(FedAvg, data, **options), data, 4)
     local = train(make_model(Local, data, **options), data, 4)
-    everybody = torch.arange(4)
     for alpha, expected in ((0.0, fedavg), (1.0, local)):
         apfl = train(make_model(APFL, data, alpha=alpha, adaptive=False, **options), data, 4)
         assert torch.equal(parameters(apfl.components), parameters(fedavg.components))
-        for name, rows in expected.personal_models(everybody).models.items():
-            torch.testing.assert_close(apfl.personal_models(everybody).models[name], rows, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(models_of(apfl), models_of(expected), rtol=1e-12, atol=1e-12)
 
 
 # --- L2SGD ------------------------------------------------------------------------------------------------------------
@@ -100,9 +94,6 @@ def test_l2sgd_takes_an_epochs_steps_on_average() -> None:
     steps = [model.local_steps_of(data.federation, k) for k in range(3000)]
     assert min(steps) == 0
     assert np.mean(steps) == pytest.approx(4.0, abs=0.3)  # geometric, standard deviation sqrt(20); (2 + 4 + 6) / 3
-
-
-# --- AFL --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "multistep"])
@@ -158,10 +149,8 @@ def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: 
     for t in (0, 1):
         few, all_ = (set(f.block(torch.tensor([t]), "train").index.tolist()) for f in (part, federation))
         assert few <= all_
-    assert torch.equal(
-        federation.with_part(torch.tensor([1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
-        federation.with_part(torch.tensor([0, 1]), 0.5, seed=0).block(torch.tensor([1]), "train").index.sort().values,
-    )
+    alone = federation.with_part(torch.tensor([1]), fraction, seed=0)
+    assert torch.equal(*(f.block(torch.tensor([1]), "train").index.sort().values for f in (part, alone)))
 
 
 @pytest.mark.parametrize(
@@ -179,14 +168,11 @@ def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: 
 )
 def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], options: dict[str, Any]) -> None:
     data, sgd = make_data(sizes=(23,)), ClientSGD(lr=0.3, momentum=0.9)
-    alone = train(make_model(Local, data, client_optimizer=sgd), data, 4).personal_models(torch.tensor([0])).models
-    served = (
-        train(make_model(kind, data, client_optimizer=sgd, **options), data, 4)
-        .personal_models(torch.tensor([0]))
-        .models
+    found, alone = (
+        train(make_model(method, data, client_optimizer=sgd, **given), data, 4)
+        for method, given in ((kind, options), (Local, {}))
     )
-    for name, rows in alone.items():
-        torch.testing.assert_close(served[name], rows, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(models_of(found)[:, :15], models_of(alone), rtol=1e-9, atol=1e-12)
 
 
 # --- found by a review ------------------------------------------------------------------------------------------------
@@ -211,20 +197,15 @@ def test_clients_never_sampled_serve_the_newest_global_model(kind: type[Federate
     model = train(make_model(kind, data, participation=0.2, client_optimizer=ClientSGD(lr=0.3)), data, 2)
     sampled = {int(draw_cohort(model, data.federation, k)) for k in range(2)}
     never = torch.tensor([t for t in range(5) if t not in sampled])
-    for name, rows in model.received(never).items():
-        torch.testing.assert_close(model.personal_models(never).models[name], rows)
+    torch.testing.assert_close(model.personal_models(never).models, model.received(never))
 
 
 def test_testing_twice_with_kept_momentum_is_testing_once() -> None:
     data = make_data(sizes=(20,) * 4, unseen_fraction=0.5)
     for kind in (Local, PFedMe, APFL, Ditto):
         model = make_model(kind, data, client_optimizer=ClientSGD(lr=0.2, momentum=0.9, state="keep"))
-        trainer = make_trainer(2)
-        trainer.fit(model, data)
-        trainer.test(model, data, verbose=False)
-        once = model.clients
-        trainer.test(model, data, verbose=False)
-        assert once.equals(model.clients), kind
+        once = train_and_test(model, data, 2).clients
+        assert once.equals(table_of(model, data)), kind
 
 
 def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
@@ -238,7 +219,7 @@ def test_qffl_with_a_large_q_and_small_losses_stays_finite() -> None:
 
 def test_weights_of_a_client_with_an_infinite_loss_stay() -> None:
     data = make_data(sizes=(9, 9, 9))
-    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = 1e300
+    spoil(data, 1e300)
     for kind in (FedEM, DFedEM):
         model = train(make_model(kind, data, client_optimizer=ClientSGD(lr=1e10)), data, 3)
         assert model.personal_models(torch.arange(3)).mixture.isfinite().all()

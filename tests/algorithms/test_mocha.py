@@ -10,7 +10,7 @@ from torch import nn
 
 from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, UserError
 from fedem_lightning.local_solver import shuffled_batches
-from helpers.federations import make_data, make_model, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, parameters, spoil, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
 LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])
@@ -147,7 +147,7 @@ def test_clients_serve_their_own_linear_models(bias: bool) -> None:
 @LOSSES
 def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
     data, history = binary(sizes=(9, 9, 9)), History()
-    stored(data.federation).x[split_of(data.federation, "train").index[0]] = float("nan")  # of client 0
+    spoil(data, float("nan"))  # of client 0
     model = train(make_model(MOCHA, data, loss=loss, work=1.0), data, 2, callbacks=[history])
     assert model.statistics.rejections.total == 2
     assert torch.equal(model.b.any(dim=1), torch.tensor([False, True, True]))

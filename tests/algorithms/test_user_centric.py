@@ -11,7 +11,7 @@ from fedem_lightning.algorithms import user_centric
 from fedem_lightning.algorithms.streams import DENSE_LIMIT, _parts, choose_streams, coefficients, coordinates, gradients
 from fedem_lightning.models.parts import model_bytes
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
-from helpers.federations import grouped, make_data, make_model, make_trainer, rows_served, train, train_and_test
+from helpers.federations import grouped, make_data, make_model, make_trainer, models_of, train, train_and_test
 
 SGD = ClientSGD(lr=0.5, momentum=0.9)
 
@@ -134,7 +134,7 @@ def test_one_client_whose_loss_overflows_leaves_the_others_as_they_are() -> None
     data.federation.samples.x[data.federation.splits["train"].positions(torch.tensor([1]))[0]] = np.inf  # type: ignore[attr-defined]
     model = train(make_model(UserCentric, data, n_streams=2, similarity="cosine", client_optimizer=SGD), data, 2)
     assert model.statistics.rejections.by_reason == {"not finite": 2}
-    assert rows_served(model).isfinite().all()
+    assert models_of(model).isfinite().all()
 
 
 # --- aggregation ------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_three_rounds_in_numpy() -> None:
     w = (model.weights / model.weights.sum(dim=1, keepdim=True)).numpy()
     for _ in range(3):
         theta = w @ [theta[t] - lr * gradient(theta[t], *samples(data, t)) for t in range(3)]
-    assert_agree(rows_served(model).numpy(), theta)
+    assert_agree(models_of(model).numpy(), theta)
 
 
 def test_streams_are_means_with_centroids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +158,14 @@ def test_streams_are_means_with_centroids(monkeypatch: pytest.MonkeyPatch) -> No
     rows = np.kron(np.array([[8.0, 1.0], [1.0, 9.0]]), np.ones((3, 3))) + rng.random((6, 6)) / 5
     monkeypatch.setattr(user_centric, "coefficients", lambda *_: torch.from_numpy(rows))
     model = make_model(UserCentric, data, n_streams=2, participation=5, client_optimizer=SGD)
-    before = rows_served(model).clone()
+    before = models_of(model).clone()
     train(model, data, 1)
     assert len(set(model.stream[:3].tolist())) == len(set(model.stream[3:].tolist())) == 1
     w = rows / rows.sum(axis=1, keepdims=True)
     for stream in range(2):
         members = (model.stream == stream).numpy()
         np.testing.assert_allclose(model.weights[stream], w[members].mean(axis=0))
-    served = rows_served(model)
+    served = models_of(model)
     [absent] = (served == before).all(dim=1).nonzero().flatten().tolist()
     first, second = ([t for t in group if t != absent] for group in ((0, 1, 2), (3, 4, 5)))
     assert torch.equal(served[first[0]], served[first[1]])
@@ -196,7 +196,7 @@ def test_one_stream_by_cosine_is_fedavg(sizes: tuple[int, ...], n_streams: Any) 
     options = {"similarity": "cosine", "client_optimizer": SGD}
     model = train(make_model(UserCentric, data, n_streams=n_streams, **options), data, 3)
     fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
-    torch.testing.assert_close(rows_served(model), rows_served(fedavg), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(models_of(model), models_of(fedavg), rtol=1e-12, atol=1e-14)
 
 
 def test_no_silhouette_above_zero_means_one_stream() -> None:
@@ -223,7 +223,7 @@ def test_unseen_clients_get_the_mean_of_those_like_them(options: dict[str, Any])
     train_and_test(model, data, 4)
     seen, n = data.federation.seen.numpy(), data.federation.splits["train"].counts().numpy()
     g = torch.cat([rows.flatten(1) for rows in model.gradients[torch.arange(12)].values()], dim=1).numpy()
-    sigma, served = model.noise.sqrt().numpy(), rows_served(model).numpy()
+    sigma, served = model.noise.sqrt().numpy(), models_of(model).numpy()
     for u in np.flatnonzero(~seen):
         if options:
             w = (n * (g @ g[u]) / np.linalg.norm(g, axis=1) / np.linalg.norm(g[u])).clip(min=0)[seen]
@@ -260,10 +260,10 @@ def test_models_that_are_all_worse_change_nothing() -> None:
         good.linear.weight.copy_(torch.tensor([[-1.0, 0, 0, 0], [1.0, 0, 0, 0]]))
         good.linear.bias.zero_()
     fomo = FedFOMO(good, n_clients=2, batch_size=4, client_optimizer=ClientSGD(lr=0.1))
-    before = rows_served(fomo.double()).clone()
+    before = models_of(fomo.double()).clone()
     train(fomo, data, 1)
     assert (fomo.affinity < 0).all()
-    assert torch.equal(rows_served(fomo), before)
+    assert torch.equal(models_of(fomo), before)
 
 
 def test_downloads_are_limited_and_follow_affinity() -> None:
@@ -286,7 +286,7 @@ def test_one_group_is_fedavg_and_two_are_two_streams() -> None:
     data = grouped(6, n_groups=1)
     oracle = train(make_model(Oracle, data, client_optimizer=SGD), data, 3)
     fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
-    torch.testing.assert_close(rows_served(oracle), rows_served(fedavg), rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(models_of(oracle), models_of(fedavg), rtol=1e-14, atol=1e-15)
     two = grouped(6, unseen_fraction=1 / 3)
     model = train(make_model(Oracle, two, client_optimizer=SGD), two, 3)
     assert model.statistics.air_bytes == 3 * (4 + 2) * model_bytes(model.components[0])  # two streams

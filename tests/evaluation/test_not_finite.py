@@ -13,7 +13,7 @@ from fedem_lightning import FedAvg
 from fedem_lightning.evaluation.summaries import not_finite, summarize
 from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.tasks import BinaryClassification, Classification
-from helpers.federations import make_data, make_model, make_trainer, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, spoil, train
 from helpers.report_runs import tables_in
 from helpers.runs import make_run
 
@@ -88,8 +88,7 @@ def test_a_client_with_a_bad_sample_is_in_the_table() -> None:
     """A test sample that became NaN after the data were checked."""
     data = make_data(sizes=(20, 20, 20))
     model = train(make_model(FedAvg, data), data, 1)
-    bad = split_of(data.federation, "test").index[0]
-    stored(data.federation).x[bad] = math.nan
+    spoil(data, math.nan, "test")
     make_trainer(1).test(model, data, verbose=False)
     assert not_finite(model.clients, ("train", "val", "test")) == {"train": 0, "val": 0, "test": 1, "clients": ["0"]}
     assert model.clients.test_accuracy.notna().all()

@@ -16,7 +16,7 @@ from fedem_lightning.history import LIMIT, Rejection, Rejections
 from fedem_lightning.local_solver import LocalStep
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.steps.checkpoints import read_checkpoint
-from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, stored, train
+from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, spoil, stored, train
 
 SIZES = (7, 12, 9, 20, 8)
 
@@ -93,7 +93,7 @@ def test_a_mistake_of_the_users_keeps_its_own_line() -> None:
 
 def test_a_method_whose_clients_send_nothing_names_them_too() -> None:
     data = make_data(sizes=SIZES)
-    stored(data.federation).x[split_of(data.federation, "train").index[:1]] = torch.nan  # of client 0
+    spoil(data, torch.nan)  # of client 0
     model = train(make_model(Local, data), data, 2)
     assert rejected(model) == [(0, "not finite", 2, 1)]
     assert model.models.written.tolist() == [False, True, True, True, True]

@@ -29,7 +29,7 @@ from fedem_lightning.client_updates import rehearsed
 from fedem_lightning.faults import Faults
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.round import draw_cohort
-from helpers.federations import make_data, make_model, make_trainer, parameters, rows_served, stored, train
+from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
 
 SIZES = (7, 12, 9, 20, 8, 11, 10, 13, 6, 9)
@@ -110,7 +110,7 @@ def test_faults_change_only_what_clients_send(faults: Faults) -> None:
     """FedPer's heads stay with their clients."""
     data = make_data(sizes=SIZES)
     model = train(make_model(FedPer, data, hidden=True, faults=faults), data, 3)
-    assert rows_served(model).isfinite().all()
+    assert models_of(model).isfinite().all()
     assert model.statistics.rejections.total == 9 * isinstance(faults, SendNaN)
 
 
@@ -150,8 +150,8 @@ def test_flipped_labels_are_those_of_another_federation() -> None:
         data, flipped = (FederatedDataModule.from_arrays(x, labels, client, split=split) for labels in (y, other))
         attacked = train(make_model(kind, data, faults=faults, **options), data, 2)
         expected = train(make_model(kind, flipped, **options), flipped, 2)
-        torch.testing.assert_close(rows_served(attacked), rows_served(expected), rtol=1e-9, atol=1e-12)
-        assert not torch.equal(rows_served(attacked), rows_served(train(make_model(kind, data, **options), data, 2)))
+        torch.testing.assert_close(models_of(attacked), models_of(expected), rtol=1e-9, atol=1e-12)
+        assert not torch.equal(models_of(attacked), models_of(train(make_model(kind, data, **options), data, 2)))
         assert stored(data.federation).y.tolist() == y.tolist()
 
 

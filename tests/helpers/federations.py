@@ -43,6 +43,11 @@ def split_of(federation: Federation, split: str) -> Split:
     return found
 
 
+def spoil(data: FederatedDataModule, value: float, split: str = "train") -> None:
+    """Puts a number into all features of client 0's first sample of a split."""
+    stored(data.federation).x[split_of(data.federation, split).index[:1]] = value
+
+
 def make_model(kind: type[FederatedAlgorithm], data: FederatedDataModule, hidden: Any = False, **options: Any) -> Any:
     """An algorithm around one linear layer (or one hidden layer of 5 units), whose initial values are always the same.
 
@@ -81,7 +86,7 @@ def train_and_test(model: FederatedAlgorithm, data: FederatedDataModule, rounds:
     return model
 
 
-def clients_table(model: FederatedAlgorithm, data: FederatedDataModule, precision: Any = "64-true") -> Any:
+def table_of(model: FederatedAlgorithm, data: FederatedDataModule, precision: Any = "64-true") -> Any:
     """The clients' table."""
     make_trainer(0, precision).test(model, data, verbose=False)
     return model.clients
@@ -92,10 +97,10 @@ def block_of(data: FederatedDataModule, split: str = "train", t: int | None = No
     return data.federation.block(torch.arange(data.n_clients) if t is None else torch.tensor([t]), split)
 
 
-def rows_served(model: FederatedAlgorithm) -> torch.Tensor:
+def models_of(model: FederatedAlgorithm) -> torch.Tensor:
     """The models that clients predict with, float64 [T, M D]."""
     models = model.personal_models(torch.arange(model.n_clients)).models.values()
-    return torch.cat([rows.double().flatten(2) for rows in models], dim=2).flatten(1)
+    return torch.cat([rows.double().reshape(*rows.shape[:2], -1) for rows in models], dim=2).flatten(1)
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:
