@@ -3,7 +3,6 @@
 from fedem_lightning.algorithms.agnostic import Agnostic
 from fedem_lightning.algorithms.apfl import APFL
 from fedem_lightning.algorithms.clustered import Clustered
-from fedem_lightning.algorithms.decentralized import DecentralizedSurrogateOptimization, DFedEM
 from fedem_lightning.algorithms.fair import AFL, QFFL
 from fedem_lightning.algorithms.fedala import FedALA
 from fedem_lightning.algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
@@ -19,7 +18,13 @@ from fedem_lightning.algorithms.partial_averaging import FedBABU, FedBN, FedPer,
 from fedem_lightning.algorithms.per_fedavg import PerFedAvg
 from fedem_lightning.algorithms.proximal import Ditto, PFedMe
 from fedem_lightning.algorithms.scaffold import Scaffold
-from fedem_lightning.algorithms.surrogate import MixtureSurrogate, Surrogate, SurrogateOptimization
+from fedem_lightning.algorithms.surrogate import (
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    MixtureSurrogate,
+    Surrogate,
+    SurrogateOptimization,
+)
 from fedem_lightning.algorithms.two_heads import FedProto, FedRoD
 from fedem_lightning.algorithms.user_centric import Oracle, UserCentric
 from fedem_lightning.module import FederatedAlgorithm
