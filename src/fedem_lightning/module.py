@@ -224,7 +224,7 @@ class FederatedAlgorithm(Recorded, Method):
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
-        scoring.validate(self, batch)
+        fitting.log(self, scoring.curve_scores(self, batch))
 
     def test_step(self, batch: Federation, batch_idx: int) -> None:
         """Personalises the unseen clients, scores all clients on every split; fills `clients` and the rest."""

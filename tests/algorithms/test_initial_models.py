@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
 from fedem_lightning.aggregation import PrivateMean
-from fedem_lightning.algorithms import initialization, warm_up
+from fedem_lightning.algorithms import initialization as start
 from fedem_lightning.client_optimizers import ClientSGD
 from helpers import by_hand
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
@@ -29,7 +29,7 @@ def test_components_are_the_means_of_the_models_of_similar_clients() -> None:
     model.warmup_end.fill_(0)
     model.double().initialize(data.federation)
     clients = [by_hand.samples(data, t) for t in range(6)]
-    alone = [by_hand.descend(first, x, y, [np.arange(len(y))] * warm_up.EPOCHS, SGD.lr) for x, y in clients]
+    alone = [by_hand.descend(first, x, y, [np.arange(len(y))] * start.EPOCHS, SGD.lr) for x, y in clients]
     expected = [np.mean(alone[g::2], axis=0) for g in range(2)]
     found = [parameters(component).numpy() for component in model.components]
     order = 1 if np.abs(found[0] - expected[0]).max() < 1e-9 else -1
@@ -44,15 +44,15 @@ def test_the_warm_up_is_fedavg_until_validation_stops_it(capsys: pytest.CaptureF
     data = grouped()
     model = train(mixture(data), data, 60)
     rounds = int(model.warmup_end)
-    assert warm_up.PATIENCE < rounds < 0.2 * 60
+    assert start.PATIENCE < rounds < 0.2 * 60
     fedavg, losses = make_model(FedAvg, data, client_optimizer=SGD).double(), []
     for _ in range(rounds):
         make_trainer(1).fit(fedavg, data)
         block = data.federation.block(data.federation.clients(), "val")
         losses.append(float(fedavg.losses(block).mean()))
-    np.testing.assert_allclose(model.warmup_losses.numpy(), losses[-warm_up.PATIENCE - 1 :], rtol=1e-12)
-    gains = [losses[r - warm_up.PATIENCE] / losses[r] for r in range(warm_up.PATIENCE, rounds)]
-    assert gains[-1] <= 1 / (1 - warm_up.LEAST_GAIN) < min([np.inf, *gains[:-1]])
+    np.testing.assert_allclose(model.warmup_losses.numpy(), losses[-start.PATIENCE - 1 :], rtol=1e-12)
+    gains = [losses[r - start.PATIENCE] / losses[r] for r in range(start.PATIENCE, rounds)]
+    assert gains[-1] <= 1 / (1 - start.LEAST_GAIN) < min([np.inf, *gains[:-1]])
     size = sum(p.numel() for p in model.components[0].parameters()) * 8 * data.n_clients
     assert model.statistics.up_bytes == size * (rounds + 1 + 3 * (60 - rounds))  # once in the special round
     assert model.statistics.special_rounds == 1
@@ -145,6 +145,6 @@ def test_a_client_unlike_all_others_is_no_group_of_its_own() -> None:
     losses[:5, :5] += 1
     losses[5:9, 5:] += 1
     losses[9, ::2] += 9
-    group = initialization._groups(losses, np.arange(10), 2, seed=0)
+    group = start._groups(losses, np.arange(10), 2, seed=0)
     assert len(set(group[:5])) == len(set(group[5:9])) == 1
     assert group[0] != group[5]

@@ -160,14 +160,6 @@ class Clustered(FederatedAlgorithm):
         """The nodes that are clusters, ascending."""
         return self.cluster[data.clients()].unique()
 
-    def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Adds the tree, if any cluster was split: its nodes, and the parent of each (-1 for the root), int64 [N]."""
-        super().test_step(batch, batch_idx)
-        split = self.split.nonzero()[:, 0].cpu().numpy()
-        if len(split):
-            node = np.sort(np.concatenate([[0], 2 * split + 1, 2 * split + 2]))
-            self.artifacts["clusters"] = {"node": node, "parent": np.where(node > 0, (node - 1) // 2, -1)}
-
     def personal_models(self, clients: Tensor) -> OwnModels:
         """The model of each client's cluster."""
         return self.own_models(self.nodes[self.cluster[clients]])

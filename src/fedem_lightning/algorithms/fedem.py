@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregation import Means, Models, Update
+from fedem_lightning.algorithms.initialization import Initialization, WarmUp
 from fedem_lightning.algorithms.sharing import Shared, mixture_of
-from fedem_lightning.algorithms.warm_up import Initialization, WarmUp
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner, mixture_losses, mixture_weights, responsibilities

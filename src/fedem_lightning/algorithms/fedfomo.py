@@ -88,9 +88,7 @@ class FedFOMO(FederatedAlgorithm):
     def step(self, data: Federation, clients: Tensor, offered: Tensor, used: Tensor) -> Tensor:
         """Updates the models of clients [C] by Eq. 4 and 5, from offered models of clients [N], as `used`, bool [C, N].
 
-        Returns:
-            w_in before it is clipped at 0 and scaled, float64 [C, N]; 0 for models that are not used.
-
+        It returns w_in before it is clipped at 0 and scaled, float64 [C, N]; 0 for models that are not used.
         """
         gain = torch.zeros(used.shape, dtype=torch.float64, device=clients.device)
         before = self._losses_of_own(data, clients)  # L_i(theta_i)  [C]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Means, Models, Update
+from fedem_lightning.aggregation import Means, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
@@ -118,12 +118,10 @@ class FedGMM(FederatedAlgorithm):
         q = q.view(-1, self.n_gaussians, len(self.components))
         theta = self.received(t)  # [C, M2, ...]
         models = self.local_sgd(theta, batch, round_, q.sum(dim=1))
-        gaussians = {name: g.expand(len(t), *g.shape) for name, g in self._gaussians().items()}
+        means, covariances = (g.expand(len(t), *g.shape) for g in (self.means, self.covariances))
         moments = moments_about(self.means, z, q.sum(dim=2), batch, self.full)
-        return Update(models, batch.counts(), start=theta, extras=moments, receives=theta | gaussians)
-
-    def _gaussians(self) -> Models:
-        return {"means": self.means, "covariances": self.covariances}
+        received = theta | {"means": means, "covariances": covariances}
+        return Update(models, batch.counts(), start=theta, extras=moments, receives=received)
 
     def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
         losses = component_losses(self.components, batch)

@@ -107,10 +107,7 @@ class JoinedClients(FederatedDataModule):
 
 
 def _described(grid: Grid, nodes: list[int], deadline: float) -> tuple[dict[int, Described], list[str]]:
-    """What clients say of themselves by node, in the order of places and names; and why others are refused.
-
-    Samples must have the form that most clients' have, and a name is one client's.
-    """
+    """What clients say of themselves by node, in the order of places and names; and why others are refused."""
     messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=deadline) for node in nodes]
     replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(messages, timeout=deadline)}
     result, refused = dict[int, Described](), list[str]()

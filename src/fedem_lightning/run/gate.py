@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from matplotlib.colors import is_color_like
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fedem_lightning.algorithms.warm_up import Initialization
+from fedem_lightning.algorithms.initialization import Initialization
 from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
 from fedem_lightning.errors import UserError, given, meant, one_line, require
 from fedem_lightning.run.commands import user_message

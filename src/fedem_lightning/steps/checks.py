@@ -88,12 +88,7 @@ def check_classes(algorithm: Method, federation: Federation) -> None:
 
 @torch.enable_grad()  # the outputs know their last operation; see `check_logits`
 def check_fit(backbone: nn.Module, federation: Federation) -> Tensor:
-    """Runs two samples through the backbone, in eval mode; its outputs [2, ...].
-
-    Raises:
-        UserError: the backbone does not accept such samples, or its output does not fit the task.
-
-    """
+    """Runs two samples through the backbone, in eval mode: [2, ...]; UserError: it does not fit data or task."""
     index = federation.splits["train"].positions(federation.clients()[:2])[0][:2]
     dtype = next((p.dtype for p in backbone.parameters()), torch.float32)
     x, y = federation.samples.features(index, dtype), federation.samples.labels(index)

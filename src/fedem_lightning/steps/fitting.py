@@ -103,9 +103,8 @@ def prepare(algorithm: Method, federation: Federation) -> Federation:
 def use_computed_head(algorithm: Method, federation: Federation, begun: bool = False) -> None:
     """Makes an algorithm anew, in place, if its constructor took another layer for the head than computes the outputs.
 
-    The constructor, which has no data, takes the layer that was made last. From here on the head is named among the
-    algorithm's arguments, so that a checkpoint knows it. Where the user has named it, nothing happens. UserError:
-    `computed_last` finds no head; or it is too late, as the training has `begun`.
+    From here on the head is named among its arguments, so that a checkpoint knows it. Where the user has named it,
+    nothing happens. UserError: `computed_last` finds no head; or it is too late, as the training has `begun`.
     """
     made_with, head = algorithm.made_with, parameters(type(algorithm)).known.get("head")  # type: ignore[arg-type]
     if made_with.get("shared") == "body" and len(algorithm.components) > 1:

@@ -37,11 +37,6 @@ def score_first_models(algorithm: Method, federation: Federation) -> None:
         logger.log_metrics(metrics, step=0)
 
 
-def validate(algorithm: Method, federation: Federation) -> None:
-    """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""
-    log(algorithm, curve_scores(algorithm, federation))
-
-
 def curve_scores(algorithm: Method, federation: Federation) -> dict[str, float]:
     """The scores of the seen clients, by split and measure, and in training the mixture's figures."""
     federation = prepare(algorithm, federation)

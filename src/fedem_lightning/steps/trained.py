@@ -63,7 +63,7 @@ class TrainedModel:
         )
 
     def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
-        """The model that a new client gets from its samples. The algorithm does not change.
+        """The model that a new client gets from its samples; UserError: they have another form than in training.
 
         A client that trained keeps its state; its samples only tune the model, if there is an adaptation.
 
@@ -71,9 +71,6 @@ class TrainedModel:
             x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...].
             y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0.
             name: the client's name.
-
-        Raises:
-            UserError: the samples have another form, or the method has no model for new clients.
 
         """
         check_arguments("", TrainedModel.personalize, {"name": name})
