@@ -3,14 +3,14 @@
 `FederatedAlgorithm.training_step` runs it once an epoch: an epoch is a round.
 """
 
+import itertools
 import secrets
 import time
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation import Collector, Means, RoundContext, Sampling, Update
+from fedem_lightning.aggregation import Collector, Means, RoundContext, Sampling
 from fedem_lightning.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import NoUpdateLeft, UserError, require
@@ -20,29 +20,6 @@ from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.network import Transmission, in_time
 from fedem_lightning.processes import Processes
 from fedem_lightning.randomness import expected_size, sample_cohort, sample_independently
-
-
-@dataclass
-class Counted:
-    """What the clients of a round have received and sent, as their updates say."""
-
-    sent: Transmission | None = None  # by one client; None: no update came
-    streams: set[int] = field(default_factory=set)  # of the server, that a client has received
-
-    def add(self, algorithm: Method, update: Update) -> None:
-        """Counts the update of a batch of clients."""
-        self.sent = self.sent or transmission_of(algorithm, update)
-        if update.stream is not None:
-            self.streams |= set(update.stream.unique().tolist())
-
-    def combine(self, processes: Processes, failure: UserError | None) -> None:
-        """Adds what clients of other processes have received and sent; raises what ended the updates in any of them."""
-        parts = processes.gather((self.sent, self.streams, failure and str(failure)))
-        for line in (line for *_, line in parts if line):
-            raise failure or UserError(line)
-        self.sent = next((sent for sent, *_ in parts if sent is not None), Transmission(0, 0))
-        self.streams = set[int]().union(*(streams for _, streams, _ in parts))
-        self.sent = self.sent._replace(streams=len(self.streams)) if self.streams else self.sent
 
 
 def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
@@ -56,16 +33,15 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     met = in_time(algorithm.networks, drawn, planned, algorithm.seed, round_)  # [C]
     cohort, silent = answering(algorithm, drawn if met.all() else drawn[met.to(drawn.device)], faulty)
     algorithm.local.work.clear()
-    algorithm.traffic, counted = None, Counted()
-    means, rejections = train_clients(algorithm, federation, cohort, round_, faulty, counted)
+    algorithm.traffic = None
+    means, rejections, sent = train_clients(algorithm, federation, cohort, round_, faulty)
     algorithm.server.begin()
     algorithm.server_update(means, Round(round_, federation, cohort))
     algorithm.server.end(type(algorithm).__name__, means is not None)
     work = work_of(algorithm.local.work, drawn)
     work = work.to(drawn.device) if processes.size > 1 else work
     processes.sum([work])
-    sent = algorithm.traffic or counted.sent or Transmission(0, 0)
-    count_traffic(algorithm, sent, drawn, met, len(cohort), work, round_)
+    count_traffic(algorithm, algorithm.traffic or sent, drawn, met, len(cohort), work, round_)
     statistics.stragglers += len(drawn) - int(met.sum())
     statistics.rejections.add(round_ + 1, silent + rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
@@ -100,15 +76,15 @@ def sampling_of(algorithm: Method, n_clients: int, rounds: int) -> Sampling:
 
 
 def train_clients(
-    algorithm: Method, federation: Federation, cohort: Tensor, round_: int, faulty: Tensor, counted: Counted
-) -> tuple[Means | None, list[Rejection]]:
+    algorithm: Method, federation: Federation, cohort: Tensor, round_: int, faulty: Tensor
+) -> tuple[Means | None, list[Rejection], Transmission]:
     """Runs the client updates of a cohort (int64 [C], ascending), shared among the Trainer's processes.
 
     Returns:
-        The average of the updates (None: none sent), and the updates that were left out.
+        The average of the updates (None: none sent), the updates that were left out, and what one client sends.
 
     Raises:
-        UserError: no client update was left, or their mean is not finite.
+        UserError: a client failed, no client update was left, or their mean is not finite.
 
     """
     processes, remote, faults = Processes.of(algorithm.trainer), algorithm.remote, algorithm.faults
@@ -131,12 +107,13 @@ def train_clients(
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     here = ClientUpdates(algorithm, round_)
     source = here if remote is None else remote.begin(algorithm, round_)
-    failure: UserError | None = None
+    failure, sent, streams = None, None, set[int]()  # the server's streams that a client has received
     try:
         for clients, update in source.updates(federation, mine):
             if update is None:
                 continue
-            counted.add(algorithm, update)
+            sent = sent or transmission_of(algorithm, update)
+            streams |= set() if update.stream is None else set(update.stream.unique().tolist())
             attacks = torch.isin(clients, faulty)  # [C]
             if faults is not None and faults.corrupts and attacks.any():
                 update = faults.corrupted(update, attacks, parameters)
@@ -145,8 +122,7 @@ def train_clients(
                 algorithm.round_metrics.reject(clients[~finite])
     except UserError as error:  # the other processes have to know
         failure = error
-    counted.combine(processes, failure)
-    rejections = _meet(algorithm, collector, processes)
+    sent, rejections = _meet(algorithm, collector, processes, failure, sent, streams)
     if len(cohort) and len({rejection.client for rejection in rejections}) == len(cohort):
         here.put_all_back()  # the model is as it was before the round
         where = f"in round {round_ + 1} no client's update was"
@@ -159,21 +135,33 @@ def train_clients(
         floats = [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
         overflows = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
         require(all(rows.isfinite().all() for rows in floats), overflows)
-    return means, rejections
+    return means, rejections, sent
 
 
-def _meet(algorithm: Method, collector: Collector, processes: Processes) -> list[Rejection]:
-    """Combines updates, metrics and rejections of all processes; returns the rejections of all, by client."""
+def _meet(
+    algorithm: Method,
+    collector: Collector,
+    processes: Processes,
+    failure: UserError | None,
+    sent: Transmission | None,
+    streams: set[int],
+) -> tuple[Transmission, list[Rejection]]:
+    """Combines updates, metrics, traffic and rejections of all processes; raises what ended the updates in any."""
     metrics = algorithm.round_metrics
-    parts = processes.gather((collector.like, list(metrics.sums()), metrics.rejections))
-    like, names = next(((like, names) for like, names, _ in parts if like is not None), (None, []))
+    own = (failure and str(failure), sent, streams, (collector.like, list(metrics.sums())), metrics.rejections)
+    lines, all_sent, all_streams, forms, rejections = zip(*processes.gather(own), strict=True)
+    for line in filter(None, lines):
+        raise failure or UserError(line)
+    like, names = next((form for form in forms if form[0] is not None), (None, []))
     if collector.like is None and like is not None:  # the clients of this process have all failed
         collector.adopt(like, algorithm.device)
         for name in names:
             metrics.add_sum(name, 0.0, 0)
     collector.reduce(processes)
     metrics.reduce(processes, algorithm.device)
-    return sorted(rejection for *_, rejections in parts for rejection in rejections)
+    sent = next(filter(None, all_sent), Transmission(0, 0))
+    streams = streams.union(*all_streams)
+    return sent._replace(streams=len(streams) or sent.streams), sorted(itertools.chain(*rejections))
 
 
 def _lower(algorithm: Method) -> str:

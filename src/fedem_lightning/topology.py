@@ -115,16 +115,6 @@ def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:
     "fmmc" (Boyd, Diaconis, Xiao, Fastest Mixing Markov Chain on a Graph, SIAM Review 46(4), 2004): least
     || W - 11'/T ||_2, for each connected component separately. It takes seconds for hundreds of clients. `adjacency` is
     bool [T, T], symmetric, False on the diagonal; clients may be isolated.
-
-    Example:
-        In a star of three clients the central one has two neighbours.
-
-        >>> star = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=bool)
-        >>> mixing_matrix(star, "metropolis").round(2)
-        array([[0.33, 0.33, 0.33],
-               [0.33, 0.67, 0.  ],
-               [0.33, 0.  , 0.67]])
-
     """
     if weights == "metropolis":
         return _metropolis(adjacency)
@@ -186,15 +176,7 @@ def _solved_fmmc(graph: bytes, n: int) -> np.ndarray:
 
 
 def spectral_gap(w: np.ndarray) -> float:
-    """Spectral gap of `w` [T, T], 1 - its second largest eigenvalue modulus: 0 never mixes, 1 averages at once.
-
-    Example:
-        >>> complete = ~np.eye(4, dtype=bool)
-        >>> path = np.abs(np.subtract.outer(range(4), range(4))) == 1
-        >>> [round(spectral_gap(mixing_matrix(graph, "metropolis")), 2) for graph in (path, complete)]
-        [0.2, 1.0]
-
-    """
+    """Spectral gap of `w` [T, T], 1 - its second largest eigenvalue modulus: 0 never mixes, 1 averages at once."""
     if len(w) == 1:
         return 1.0
     return float(np.clip(1 - np.sort(np.abs(np.linalg.eigvalsh(w)))[-2], 0, 1))

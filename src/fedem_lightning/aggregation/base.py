@@ -66,13 +66,7 @@ class Means(NamedTuple):
 
 
 def all_finite(models: Models) -> Tensor:
-    """Whether each of the C stacked models is free of NaN and infinity: bool [C].
-
-    Example:
-        >>> all_finite({"weight": torch.tensor([[[2.0]], [[float("inf")]]])})
-        tensor([ True, False])
-
-    """
+    """Whether each of the C stacked models is free of NaN and infinity: bool [C]."""
     sums = [stack.flatten(1).sum(dim=1) for stack in models.values() if stack.dtype.is_floating_point]
     return torch.stack(sums).isfinite().all(dim=0)  # a sum is finite only if every term is
 

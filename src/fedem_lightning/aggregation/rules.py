@@ -154,14 +154,6 @@ def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     """The median of each column: values [n, F], weights float64 [n], above 0 -> [F].
 
     With equal weights it is the usual median, the middle of two for even n.
-
-    Example:
-        >>> values = torch.tensor([[1.0], [9.0], [2.0]])
-        >>> weighted_median(values, torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64))
-        tensor([2.])
-        >>> weighted_median(values, torch.tensor([1.0, 5.0, 1.0], dtype=torch.float64))
-        tensor([9.])
-
     """
     n = len(values)
     if _are_equal(weights):
@@ -179,12 +171,6 @@ def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     """The mean of each column without a share `trim` at each end: values [n, F], weights float64 [n] -> [F].
 
     With equal weights whole values are left out: floor(trim n) at each end.
-
-    Example:
-        >>> values = torch.tensor([[1.0], [9.0], [2.0], [4.0]])
-        >>> trimmed_mean(values, torch.ones(4, dtype=torch.float64), 0.25)
-        tensor([3.])
-
     """
     n = len(values)
     if _are_equal(weights):

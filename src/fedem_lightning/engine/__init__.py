@@ -57,15 +57,15 @@ class AutoEngine(Recorded):
         large = sum(p.numel() for p in network.parameters()) > STACKED_LIMIT_CPU
         on_cpu = device.type == "cpu"
         recurrent = any(isinstance(layer, LSTM) for layer in network.modules())  # many small products at any size
+        small = "an LSTM" if recurrent else "a small network"
         reasons = {
             "its recurrent layers cannot be stacked": unstackable,
             "convolutions on a CPU": on_cpu and convolutional,
             f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": on_cpu and large and not recurrent,
         }
-        against = [reason for reason, holds in reasons.items() if holds]
+        against = next((reason for reason, holds in reasons.items() if holds), None)
         engine = (LoopEngine if against else VmapEngine)(self.block_size, self.memory_gb)
-        small = "an LSTM" if recurrent else "a small network"
-        engine.reason = against[0] if against else (small if on_cpu else f"on {device.type}")
+        engine.reason = against or (small if on_cpu else f"on {device.type}")
         return engine.resolve(backbone, device)
 
 

@@ -22,6 +22,8 @@ from fedem_lightning.randomness import fold, global_streams
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 
+Tick = Callable[[float], None]
+
 
 class Engine(Recorded, ABC):
     """Runs local steps over the learners of a block.
@@ -52,13 +54,7 @@ class Engine(Recorded, ABC):
 
     @abstractmethod
     def run(
-        self,
-        step: LocalStep,
-        learners: Learner,
-        block: Block,
-        batches: Batches,
-        weights: Tensor | None = None,
-        progress: Callable[[float], None] = lambda clients: None,
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
         """Runs the local steps of each client, as many as it has batches, for each of its M models.
 
@@ -145,13 +141,7 @@ class LoopEngine(Engine):
     copies = 2
 
     def run(
-        self,
-        step: LocalStep,
-        learners: Learner,
-        block: Block,
-        batches: Batches,
-        weights: Tensor | None = None,
-        progress: Callable[[float], None] = lambda clients: None,
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
         """Runs the learners one by one."""
         trained = tree_map(_own_copy, learners)

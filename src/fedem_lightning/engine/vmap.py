@@ -2,7 +2,6 @@
 
 import functools
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch.utils._pytree import tree_map
 from fedem_lightning.backbones.layers import is_frozen_norm, padded_norms, padding
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import n_values
-from fedem_lightning.engine.base import Batch, Engine, LoopEngine, take_step
+from fedem_lightning.engine.base import Batch, Engine, LoopEngine, Tick, take_step
 from fedem_lightning.engine.stacked import StackedBackbone, StackedMixture
 from fedem_lightning.local_solver import Batches, Learner, LocalStep
 from fedem_lightning.models.tensors import call_with
@@ -61,13 +60,7 @@ class VmapEngine(Engine):
         self.reason, self.gives_up = "vmap cannot stack this backbone", True
 
     def run(
-        self,
-        step: LocalStep,
-        learners: Learner,
-        block: Block,
-        batches: Batches,
-        weights: Tensor | None = None,
-        progress: Callable[[float], None] = lambda clients: None,
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
         """Runs the stacked learners."""
         if self._loop is None:
@@ -98,13 +91,7 @@ class VmapEngine(Engine):
         self._checked = True
 
     def _run_stacked(
-        self,
-        step: LocalStep,
-        learners: Learner,
-        block: Block,
-        batches: Batches,
-        weights: Tensor | None,
-        progress: Callable[[float], None],
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
         device, dtype = block.index.device, next(iter(learners["params"].values())).dtype
         counts, by_size = batches.counts.sort(descending=True, stable=True)
