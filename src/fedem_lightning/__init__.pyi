@@ -1,45 +1,29 @@
 from .adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
 from .aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean, Update
-from .algorithms import (
-    AFL,
-    APFL,
-    L2SGD,
-    MOCHA,
-    QFFL,
-    Agnostic,
-    Clustered,
+from .algorithms.apfl import APFL
+from .algorithms.clustered import Clustered
+from .algorithms.fair import AFL, QFFL, Agnostic
+from .algorithms.fedala import FedALA
+from .algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
+from .algorithms.fedem import FedEM, FedRC
+from .algorithms.fedfomo import FedFOMO
+from .algorithms.fedgmm import FedGMM
+from .algorithms.floral import FLoRAL
+from .algorithms.hypcluster import HypCluster, Mapper
+from .algorithms.l2sgd import L2SGD
+from .algorithms.mocha import MOCHA
+from .algorithms.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
+from .algorithms.per_fedavg import PerFedAvg
+from .algorithms.proximal import Ditto, PFedMe
+from .algorithms.surrogate import (
     DecentralizedSurrogateOptimization,
     DFedEM,
-    Ditto,
-    FedALA,
-    FedAvg,
-    FedAvgEnsemble,
-    FedBABU,
-    FedBN,
-    FedEM,
-    FederatedAlgorithm,
-    FedFOMO,
-    FedGMM,
-    FedPer,
-    FedProto,
-    FedProx,
-    FedRC,
-    FedRep,
-    FedRoD,
-    FLoRAL,
-    HypCluster,
-    LGFedAvg,
-    Local,
-    Mapper,
     MixtureSurrogate,
-    Oracle,
-    PerFedAvg,
-    PFedMe,
-    Scaffold,
     Surrogate,
     SurrogateOptimization,
-    UserCentric,
 )
+from .algorithms.two_heads import FedProto, FedRoD
+from .algorithms.user_centric import Oracle, UserCentric
 from .backbones import (
     CNN,
     LSTM,
@@ -78,6 +62,7 @@ from .errors import UserError
 from .faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
 from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
+from .module import FederatedAlgorithm
 from .network import Network, ShiftedExponentialNetwork
 from .run.python_runs import save_run
 from .server_step import FedAdam, FedYogi

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import fedem_lightning.algorithms
+import fedem_lightning.module
 from fedem_lightning.settings.keys import choices
 from fedem_lightning.startup import is_worker_rank
 from helpers.commands import TINY, call

@@ -14,7 +14,6 @@ from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.gaussians import (
@@ -27,7 +26,7 @@ from fedem_lightning.models.gaussians import (
     regularized,
     whitening,
 )
-from fedem_lightning.models.personal_models import OwnModels, client_means, component_losses
+from fedem_lightning.models.personal_models import OwnModels, component_losses
 from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.tasks import Task
@@ -125,12 +124,10 @@ class FedGMM(FederatedAlgorithm):
 
     def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
         losses = component_losses(self.components, batch)
-        z = torch.cat([self._embedded(piece) for piece in batch.pieces()])
+        x = (piece.vectors(self.parameter_dtype) for piece in batch.pieces())
+        z = torch.cat([projected(rows, self.center, self.projection) for rows in x])
         log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
-
-    def _embedded(self, batch: Block) -> Tensor:
-        return projected(batch.vectors(self.parameter_dtype), self.center, self.projection)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""
@@ -157,25 +154,6 @@ class FedGMM(FederatedAlgorithm):
             for _ in range(self.personalize_steps):
                 joint = mixture_weights(responsibilities(joint, pairs, batch.owner), batch.owner, joint)
         self.joint[clients] = joint
-
-    def log_density(self, batch: Block) -> Tensor:
-        """log p(e(x) | t) of the batch's samples under their clients' Gaussians, [n]; low values are novel inputs."""
-        prior = self.joint[batch.clients].view(-1, self.n_gaussians, len(self.components)).sum(dim=2).log()
-        white = whitening(self.covariances)
-        result = [log_densities(self._embedded(piece), self.means, white) for piece in batch.pieces()]
-        return torch.logsumexp(torch.cat(result) + prior[batch.owner], dim=1)
-
-    def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores all clients; adds the means of `log_density` over their training and test samples."""
-        super().test_step(batch, batch_idx)
-        clients = all_scored_clients(self, batch)
-        for split in ("train", "test"):
-            part = batch.block(clients, split)
-            column = torch.full((len(clients), 1), torch.nan, dtype=torch.float64, device=clients.device)
-            if len(part.index):
-                means = client_means(self.log_density(part).double().unsqueeze(1), part)
-                column = torch.where(part.counts().unsqueeze(1) > 0, means, column)
-            self.clients[f"{split}_log_density"] = column[:, 0].cpu().numpy()
 
     def _columns(self, joint: Tensor) -> dict[str, Tensor]:
         """The weights of the components, as FedEM has them, and of the Gaussians."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import unfinished_line
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records import HIGHER_IS_BETTER, headline, in_words
 from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.building import pick_accelerator

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.data import FederatedDataModule
@@ -25,6 +24,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.engine import LoopEngine, cores
 from fedem_lightning.errors import require
 from fedem_lightning.models.embedded import embedded
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.randomness import share_of
 from fedem_lightning.records.recipes import remember
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow

@@ -11,11 +11,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import Interrupted, require
 from fedem_lightning.evaluation.convergence import whole_run
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.processes import launch_settings, leave_processes
 from fedem_lightning.round import sampling_of
 from fedem_lightning.run import announcements, run_folder

@@ -5,12 +5,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.convergence import whole_run
 from fedem_lightning.models.parts import users_network
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
@@ -24,6 +23,7 @@ from fedem_lightning.evaluation.client_table import REFERENCES
 from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
 from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
 from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records.files import replacing, write_arrays, write_atomically
 from fedem_lightning.round import sampling_of
 from fedem_lightning.run.figures import draw_figures

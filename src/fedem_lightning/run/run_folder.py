@@ -11,9 +11,9 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import UserError, require
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records.configs import read_yaml, resolved
 from fedem_lightning.records.files import regular, write_atomically, writing
 from fedem_lightning.records.remaking import without_gone

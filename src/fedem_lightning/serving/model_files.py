@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation import Models
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.callbacks.between_rounds import BEST
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.records.files import regular, replacing
 from fedem_lightning.records.recipes import recipe
 from fedem_lightning.records.remaking import make, with_network

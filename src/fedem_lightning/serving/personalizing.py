@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.algorithms import FederatedAlgorithm
 from fedem_lightning.errors import require
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.module import FederatedAlgorithm
 from fedem_lightning.randomness import Purpose, generator
 from fedem_lightning.records import headline
 from fedem_lightning.serving.commands import check_out
