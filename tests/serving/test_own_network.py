@@ -43,7 +43,7 @@ RUN = [
 COMMANDS = {
     "evaluate": ["run", "seen.npz"],
     "personalize": ["run", "unseen.npz", "--out", "new.safetensors"],
-    "export": ["run", "--all", "--format", "torch", "--out", "exported"],
+    "export": ["run", "--all", "--format", "safetensors", "--out", "exported"],
 }
 
 

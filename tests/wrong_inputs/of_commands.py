@@ -51,11 +51,11 @@ OTHERS = {
     "personalize run new.npz --out p.safetensors --steps 0": "--steps: expected a number greater than or equal to",
     "personalize run new.npz --few-shot 1 --out o.safetensors": "--out: expected a name that ends in .csv",
     "personalize run new.npz --few-shot 1 --out o.csv": "DATA: no row is a test row",
-    "export run --client nobody --format torch": "--client: nobody is none of the 4 clients with a model",
+    "export run --client nobody --format safetensors": "--client: nobody is none of the 4 clients with a model",
     "export run --all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
     "export run --all --format safetensors --out text.safetensors": "--out: text.safetensors exists; choose another",
     "export run --client 0 --all --format safetensors": "argument --all: not allowed with argument --client",
-    "export run --client 0 --format onnx --out a.pt2": "--out: a.pt2, but --format onnx writes .onnx files",
+    "export run --client 0 --format onnx --out a.safetensors": "--out: a.safetensors, but --format onnx writes .onnx",
 }
 """The command, and its words."""
 ROWS = {

@@ -78,8 +78,8 @@ def _export(parser: argparse.ArgumentParser) -> None:
     whom = parser.add_mutually_exclusive_group(required=True)
     whom.add_argument("--client", metavar="NAME", help="the model of this client")
     whom.add_argument("--all", action="store_true", help="the models of all clients that trained")
-    formats = "safetensors: the weights, in one file; onnx, torch: a .onnx or .pt2 file for each client"
-    parser.add_argument("--format", required=True, choices=("safetensors", "onnx", "torch"), help=formats)
+    formats = "safetensors: the weights, in one file; onnx: a .onnx file for each client"
+    parser.add_argument("--format", required=True, choices=("safetensors", "onnx"), help=formats)
     out = "a folder, or a single file with the format's ending (default: the folder exported)"
     parser.add_argument("--out", type=Path, default=Path("exported"), metavar="PATH", help=out)
 

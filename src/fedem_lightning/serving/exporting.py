@@ -19,22 +19,22 @@ from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.records.files import writing
-from fedem_lightning.serving.export_formats import BATCHES, FORMATS, measured, names_of
 from fedem_lightning.serving.model_files import load_clients, write_clients
+from fedem_lightning.serving.onnx_files import BATCHES, OPSET, measured, names_of, write_onnx
 
 
 def export(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
-    kind = FORMATS[chosen.format]
     folder, stem = target_of(chosen)
-    for package in kind.packages:
+    graphs = chosen.format == "onnx"
+    for package in ("onnx", "onnxscript", "onnxruntime") if graphs else ():
         imported(package, "export", "--format")
     models = load_clients(chosen.run, chosen.trust)
     models = models if chosen.all else only(models, chosen.client)
     above = next(parent for parent in folder.absolute().parents if parent.is_dir())
     with writing(folder), tempfile.TemporaryDirectory(dir=above, prefix=".export-") as staging:
         place = Path(staging)
-        index, worst = write_models(models, chosen.format, place, stem)
+        index, worst = write_graphs(models, place, stem) if graphs else (write_tensors(models, place, stem), 0.0)
         size = sum(file.stat().st_size for file in place.iterdir())
         texts = {f"{stem}.preprocessing.json" if stem else "preprocessing.json": preprocessing(models)}
         texts |= {} if stem else {"index.json": {"format": chosen.format, "clients": index}}
@@ -44,23 +44,24 @@ def export(chosen: argparse.Namespace) -> None:
         for file in place.iterdir():
             file.replace(folder / file.name)
     n = len(models.names)
-    print(f"{chosen.out}: {n} client{'s' * (n > 1)}, {kind.described}, {size:,} bytes")
-    if kind.write is not None:
+    described = f"ONNX, opset {OPSET}" if graphs else chosen.format
+    print(f"{chosen.out}: {n} client{'s' * (n > 1)}, {described}, {size:,} bytes")
+    if graphs:
         batches = " and ".join(map(str, BATCHES))
         print(f"difference from the library: {worst:.1e} at most, on batches of {batches} random samples")
 
 
 def target_of(chosen: argparse.Namespace) -> tuple[Path, str | None]:
     """The folder of the files, and a single file's name without the ending; UserError if they cannot be written."""
-    path, kind = chosen.out.expanduser(), FORMATS[chosen.format]
-    if path.suffix not in {known.suffix for known in FORMATS.values()}:
+    path, suffix = chosen.out.expanduser(), f".{chosen.format}"
+    if path.suffix not in (".safetensors", ".onnx"):
         require(not path.is_file(), f"--out: {path} is a file, expected a folder")
         taken = path.is_dir() and any(path.iterdir())
         require(not taken or chosen.force, f"--out: {path} exists; choose another folder, or add --force")
         return path, None
-    require(path.suffix == kind.suffix, f"--out: {path.name}, but --format {chosen.format} writes {kind.suffix} files")
-    alone = kind.write is None or not chosen.all
-    require(alone, f"--out: with --all there is a {kind.suffix} file for each client; give a folder, not {path.name}")
+    require(path.suffix == suffix, f"--out: {path.name}, but --format {chosen.format} writes {suffix} files")
+    alone = chosen.format == "safetensors" or not chosen.all
+    require(alone, f"--out: with --all there is a {suffix} file for each client; give a folder, not {path.name}")
     there = [name for name in (path, path.with_name(f"{path.stem}.preprocessing.json")) if name.exists()]
     require(chosen.force or not there, f"--out: {', '.join(map(str, there))} exists; choose another, or add --force")
     return path.parent, path.stem
@@ -78,30 +79,28 @@ def only(models: ClientModels, name: str) -> ClientModels:
     return ClientModels((name,), models.of(torch.tensor([row])), schema)
 
 
-def write_models(
-    models: ClientModels, name: str, folder: Path, stem: str | None = None
-) -> tuple[dict[str, str], float]:
-    """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference.
+def write_tensors(models: ClientModels, folder: Path, stem: str | None) -> dict[str, str]:
+    """Writes one file of all clients' tensors; without a `stem` its name is that of the only client."""
+    alone = next(iter(file_stems(models.names).values())) if len(models.names) == 1 else "clients"
+    path = folder / f"{stem or alone}.safetensors"
+    write_clients(path, models)
+    return dict.fromkeys(models.names, path.name)
 
-    A format that does not write one model has one file, of their tensors.
-    """
-    kind, worst, personal = FORMATS[name], 0.0, models.personal
+
+def write_graphs(models: ClientModels, folder: Path, stem: str | None = None) -> tuple[dict[str, str], float]:
+    """Writes and checks each client's file, named by the client without a `stem`; names, and the largest difference."""
+    worst, personal = 0.0, models.personal
     stems = {client: stem for client in models.names} if stem else file_stems(models.names)
-    if kind.write is None or kind.read is None:
-        alone = stems[models.names[0]] if len(models.names) == 1 else "clients"
-        path = folder / f"{stem or alone}{kind.suffix}"
-        write_clients(path, models)
-        return dict.fromkeys(models.names, path.name), worst
     index: dict[str, str] = {}
     first: dict[bytes, str] = {}  # clients with the same weights of shared components have the same model
     for row, client in enumerate(models.names):
-        file = f"{stems[client]}{kind.suffix}"
+        file = f"{stems[client]}.onnx"
         if isinstance(personal, SharedModels):
             file = first.setdefault(personal.mixture[row].cpu().numpy().tobytes(), file)
         if file not in index.values():
             model = models.model(client)
-            kind.write(model, folder / file)
-            worst = max(worst, measured(kind.read(folder / file), model))
+            write_onnx(model, folder / file)
+            worst = max(worst, measured(folder / file, model))
         index[client] = file
     return index, worst
 

@@ -1,16 +1,16 @@
-"""The formats in which one client's model leaves the package: an ONNX graph, or a program of torch.export.
+"""One client's model as an ONNX graph: the mixture of Eq. 5 of the FedEM paper.
 
-Both files hold the mixture of Eq. 5 of the FedEM paper: input `x` with a free batch axis, output `probabilities` or
-`mean`. They compute in float32, whatever the precision of the training was.
+Input `x` has a free batch axis; output is `probabilities` or `mean`. The graph computes in float32, whatever the
+precision of the training was.
 """
 
 import contextlib
 import copy
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,22 +29,6 @@ OPSET = 18
 """Version of ONNX's operators: the one for which torch's exporter is written."""
 BATCHES = (1, 7)
 """Batch sizes with which a file is compared with the library."""
-
-Predictor = Callable[[Inputs], Tensor]
-"""A model of a file: x -> predictions."""
-
-
-class Format(NamedTuple):
-    """A format: its ending, the packages that it needs, its name for users, and how it writes and reads one model.
-
-    A format that does not write one model has one file for all clients.
-    """
-
-    suffix: str
-    packages: tuple[str, ...]
-    described: str
-    write: Callable[[ClientModel, Path], None] | None = None
-    read: Callable[[Path], Predictor] | None = None
 
 
 def names_of(schema: Schema) -> tuple[list[str], str]:
@@ -86,52 +70,30 @@ def _for_export(model: ClientModel) -> ClientModel:
 
 
 def _program(model: ClientModel) -> torch.export.ExportedProgram:
-    """The model as a program with a free batch axis, without the paths of this machine."""
+    """The model as a program with a free batch axis."""
     shapes, batch = model.schema.in_shape, torch.export.Dim("batch")
     free: Any = {0: batch}
     if isinstance(shapes, Mapping):  # a sequence may have any length, too
         length = {1: torch.export.Dim.AUTO}
         free = {name: {0: batch} | (length if shape == shapes.get(MASK) else {}) for name, shape in shapes.items()}
     example = (random_inputs(model.schema, 2),)
-    program = torch.export.export(_for_export(model), example, dynamic_shapes={"x": free})
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)
-    return program
+    return torch.export.export(_for_export(model), example, dynamic_shapes={"x": free})
 
 
-@contextlib.contextmanager
-def _refused(model: ClientModel) -> Any:
-    """Turns whatever an exporter says of a network into one line; it fails in many ways."""
-    try:
+def write_onnx(model: ClientModel, path: Path) -> None:
+    """Writes the graph; UserError: torch cannot export the network."""
+    inputs, output = names_of(model.schema)
+    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": True, "verbose": False}
+    try:  # an exporter fails in many ways
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")  # of torch's own code
-            yield
+            written = torch.onnx.export(_program(model), input_names=inputs, output_names=[output], **options)
+            assert written is not None
+            content = written.model_proto
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         said = f"--format: torch cannot export the network of client {model.name} ({reason})"
         raise UserError(f"{said}; --format safetensors takes any network") from error
-
-
-def _write_torch(model: ClientModel, path: Path) -> None:
-    content = io.BytesIO()  # torch ends the process where it cannot write a file
-    with _refused(model):
-        torch.export.save(_program(model), content)
-    path.write_bytes(content.getbuffer())
-
-
-def _read_torch(path: Path) -> Predictor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.export.load(path).module()
-
-
-def _write_onnx(model: ClientModel, path: Path) -> None:
-    inputs, output = names_of(model.schema)
-    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": True, "verbose": False}
-    with _refused(model):
-        written = torch.onnx.export(_program(model), input_names=inputs, output_names=[output], **options)
-        assert written is not None
-        content = written.model_proto
     graph = content.graph
     for value in (*graph.input, *graph.output):  # a sequence's length has another name
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -142,38 +104,24 @@ def _write_onnx(model: ClientModel, path: Path) -> None:
     path.write_bytes(content.SerializeToString())
 
 
-def _read_onnx(path: Path) -> Predictor:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-
-    def run(x: Inputs) -> Tensor:
-        given = x if isinstance(x, dict) else {"x": x}
-        return torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0])
-
-    return run
-
-
-FORMATS = {
-    "safetensors": Format(".safetensors", (), "safetensors"),
-    "onnx": Format(".onnx", ("onnx", "onnxscript", "onnxruntime"), f"ONNX, opset {OPSET}", _write_onnx, _read_onnx),
-    "torch": Format(".pt2", (), "torch.export", _write_torch, _read_torch),
-}
-
-
 @torch.no_grad()
-def measured(run: Predictor, model: ClientModel) -> float:
+def measured(path: Path, model: ClientModel) -> float:
     """The largest difference of a file's model from the library's; UserError above `LARGEST_DIFFERENCE`.
 
     It is that of probabilities. Means of a regression may be large: theirs counts in units of the largest mean where
     that is above 1.
     """
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
     worst, dtype = 0.0, model.weights.dtype
     for n in BATCHES:
         x = random_inputs(model.schema, n)
         expected = model(tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, x)).double()
-        apart = float((run(x).double() - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+        given = x if isinstance(x, dict) else {"x": x}
+        found = torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0]).double()
+        apart = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         said = f"--format: the exported model of client {model.name} differs from the library's by {apart:.1e}"
         equal = apart <= LARGEST_DIFFERENCE  # False for NaN, too
         require(equal, f"{said}, more than {LARGEST_DIFFERENCE:g}; nothing was written")
