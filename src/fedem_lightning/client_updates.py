@@ -164,14 +164,9 @@ def count_traffic(
 ) -> None:
     """Adds a round's bytes, gradients and simulated times to the statistics.
 
-    Args:
-        algorithm: whose networks and statistics these are.
-        sent: by each client and the server.
-        drawn: the clients of the round, int64 [C]; `met`: those that met the deadline, bool [C].
-        n_trained: number of those that sent an update.
-        work: gradients of single samples that each computed, [C].
-        number: of the round, from 0; special ones are negative.
-
+    `drawn` are the clients of the round, int64 [C], `met` those that met the deadline, bool [C], `n_trained` sent an
+    update, `work` are gradients of single samples that each computed, [C]. Rounds are numbered from 0, special ones
+    negative.
     """
     traffic = _with_frozen(algorithm, drawn, sent.traffic(len(drawn), n_trained, model_bytes(algorithm.components[0])))
     times = times_of_round(algorithm.networks, drawn, work, met, traffic, algorithm.seed, number)

@@ -32,9 +32,8 @@ class Compression(Recorded, ABC):
     def message_bytes(self, like: Models) -> int:
         """Bytes of one client's message for updates of these shapes, [C, M, ...]."""
         zeros = {name: rows.new_zeros(1, *rows.shape[1:]) for name, rows in like.items()}
-        device = next(iter(zeros.values())).device
-        message = self.encode(zeros, torch.zeros(1, dtype=torch.int64, device=device))
-        return sum(tensor.numel() * tensor.element_size() for tensor in message.values())
+        keys = torch.zeros(1, dtype=torch.int64, device=next(iter(zeros.values())).device)
+        return sum(tensor.nbytes for tensor in self.encode(zeros, keys).values())
 
 
 class TopK(Compression):

@@ -19,10 +19,8 @@ NOT_FINITE = "not finite"
 EXCEPTION = "exception"
 NO_ANSWER = "no answer"
 INVALID = "invalid reply"
-"""Reasons; a method of one's own may have others."""
 
-LIMIT = 1_000
-"""Largest number of single rejections, and of clients, that are kept by name; beyond, they are only counted."""
+LIMIT = 1_000  # largest number of clients and reasons that are kept by name; beyond, rejections are only counted
 
 
 class Rejection(NamedTuple):
@@ -39,9 +37,7 @@ class Rejections:
 
     by_reason: dict[str, int] = field(default_factory=dict)  # number of updates
     by_client: list[dict[str, Any]] = field(default_factory=list)
-    """For each client and reason: client, reason, rounds (their number), first_round (from 1), detail (of the first).
-
-    At most `LIMIT`, in the order in which they occurred."""
+    """Each with client, reason, rounds (their number), first_round (from 1) and detail (of the first)."""
 
     @property
     def total(self) -> int:

@@ -22,8 +22,8 @@ from fedem_lightning.models.tensors import trained_parameters
 class LocalTraining:
     """Trains models on clients' samples: each of T clients trains `n_models` copies of a network in a round.
 
-    `steps` is J, the number of local steps of every client; None: `epochs` passes over its training samples. The seed
-    is that of shuffling and dropout; the learning rate follows the rounds of the statistics.
+    `steps` is J, the number of local steps of every client; None: `epochs` passes over its training samples. The
+    learning rate follows the rounds of the statistics.
     """
 
     def __init__(

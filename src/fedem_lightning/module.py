@@ -124,17 +124,13 @@ class FederatedAlgorithm(Recorded, Method):
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: str | Path, *_: Any, trust: Sequence[str] = (), **arguments: Any
     ) -> Self:
-        """The model of a checkpoint, in eval mode, without pickle.
+        """The model of a checkpoint, in eval mode, without pickle; UserError: it is not intact, or names nothing known.
 
         Args:
             checkpoint_path: the file.
             trust: packages of yours whose classes the checkpoint may name.
             arguments: of the class; they replace those of the checkpoint. `backbone` is needed for a network that this
-                package cannot make again. Lightning's own options (`map_location`, `strict`, `weights_only`) may be
-                given, too: the model lies on the CPU, every tensor must fit, and nothing is ever unpickled.
-
-        Raises:
-            UserError: the file is not intact, or does not say how to make an argument.
+                package cannot make again. Lightning's own options (`map_location`, `strict`) change nothing.
 
         """
         check_arguments("", cls.load_from_checkpoint, {"checkpoint_path": checkpoint_path, "trust": trust})

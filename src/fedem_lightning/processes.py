@@ -97,17 +97,15 @@ LAUNCH_VARIABLES = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MAS
 """Environment variables that Lightning sets for the processes that it starts."""
 
 
-def launch_settings() -> tuple[dict[str, str], int]:
+def launch_settings() -> tuple[set[str], int]:
     """The launch variables that are set, and torch's number of threads, which Lightning divides among processes."""
-    return {name: os.environ[name] for name in LAUNCH_VARIABLES if name in os.environ}, torch.get_num_threads()
+    return set(LAUNCH_VARIABLES) & os.environ.keys(), torch.get_num_threads()
 
 
-def leave_processes(before: tuple[dict[str, str], int]) -> None:
-    """Ends this run's process group, so that the next run of a sweep can start its own with the settings `before`."""
+def leave_processes(variables: set[str], threads: int) -> None:
+    """Ends this run's process group, so that the next run of a sweep can start its own with the settings before."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
-    variables, threads = before
-    for name in LAUNCH_VARIABLES:
-        if name not in variables:
-            os.environ.pop(name, None)
+    for name in set(LAUNCH_VARIABLES) - variables:
+        os.environ.pop(name, None)
     torch.set_num_threads(threads)

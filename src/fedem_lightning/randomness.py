@@ -65,7 +65,7 @@ class SystemNoise:
     """Normal numbers from the system's entropy: nobody can draw them again, and so subtract them."""
 
     def normal(self, size: tuple[int, ...] = ()) -> np.ndarray:
-        """Standard normal numbers, float64, of the shape `size`."""
+        """Float64, of the shape `size`."""
         return ndtri(_uniforms(os.urandom(8 * math.prod(size)))).reshape(size)
 
 
@@ -112,10 +112,8 @@ def draws_globally(run: Callable[[], object], device: torch.device) -> bool:
     """Whether `run` draws from one of the generators of `global_streams`, which are as before afterwards."""
 
     def position() -> list[object]:
-        numpy, of_torch = np.random.get_state(), [torch.get_rng_state()]
-        if device.type == "cuda":
-            of_torch.append(torch.cuda.get_rng_state(device))
-        return [random.getstate(), str(numpy), *(state.tolist() for state in of_torch)]
+        of_torch = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+        return [random.getstate(), str(np.random.get_state()), *(state.tolist() for state in of_torch)]
 
     with global_streams(device):
         before = position()
@@ -181,11 +179,9 @@ def sample_independently(
 
     It is a function of (seed, round), or of (secret, round) if there is a secret. For the others see `sample_cohort`.
     """
-    if secret:
-        drawn = secret_uniforms(secret, len(clients), Purpose.COHORT, round_)
-    else:
-        drawn = generator(seed, Purpose.COHORT, round_).random(len(clients))
-    chosen = drawn < expected_size(participation, len(clients)) / len(clients)
+    n, key = len(clients), (Purpose.COHORT, round_)
+    drawn = secret_uniforms(secret, n, *key) if secret else generator(seed, *key).random(n)
+    chosen = drawn < expected_size(participation, n) / n
     return clients[torch.from_numpy(chosen).to(clients.device)]
 
 

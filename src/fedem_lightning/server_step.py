@@ -25,7 +25,7 @@ ServerOptimizer = Annotated[
 
 
 class Server:
-    """The server of a run, which holds the components; `optimizer` gives the one that steps, see `new_optimizer`."""
+    """The server of a run, which holds the components; `optimizer` gives the one that steps."""
 
     def __init__(
         self, components: nn.ModuleList, make_optimizer: ServerOptimizer, optimizer: Callable[[], Any]

@@ -17,7 +17,7 @@ from fedem_lightning.em import add_by_owner
 from fedem_lightning.local_solver import Step
 from fedem_lightning.method import Method
 from fedem_lightning.models.parts import one_sample, split_body_head
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, sample_weights
 from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Count, Share
@@ -157,5 +157,5 @@ class Finetune(Adaptation):
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
         only = self._tuned(algorithm.components[0], block.federation)
-        tuned = self.tune(algorithm, own.models, block, own.sample_weights(block), only=only)
+        tuned = self.tune(algorithm, own.models, block, sample_weights(own, block), only=only)
         return algorithm.own_models(tuned, own.mixture)

@@ -17,7 +17,7 @@ from fedem_lightning.data.splits import Split
 from fedem_lightning.em import mixture_losses
 from fedem_lightning.local_solver import LocalStep, Step
 from fedem_lightning.method import Method
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, sample_weights
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
 from fedem_lightning.tasks import Loss, Task
@@ -152,7 +152,7 @@ class Dapper(Adaptation):
         h_c, samples = central.models, self._central_samples(algorithm, block)
         for value in self.lambdas:
             mixed_samples = self._interpolated(algorithm.seed, block, samples, value)
-            h = self.tune(algorithm, h_c, mixed_samples, central.sample_weights(mixed_samples))
+            h = self.tune(algorithm, h_c, mixed_samples, sample_weights(central, mixed_samples))
             tuned = algorithm.own_models(h, central.mixture)
             losses = selection_losses(tuned, block, self.selection)
             best.offer(losses, models=h, share=torch.full_like(losses, value, dtype=torch.float64))

@@ -5,15 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregation.base import (
-    Aggregation,
-    Collector,
-    Means,
-    Models,
-    RoundContext,
-    Update,
-    all_finite,
-)
+from fedem_lightning.aggregation.base import Aggregation, Collector, Means, Models, RoundContext, Update, all_finite
 from fedem_lightning.processes import Processes
 
 

@@ -12,15 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
-from fedem_lightning.aggregation.base import (
-    Aggregation,
-    Collector,
-    Means,
-    RoundContext,
-    Sampling,
-    Update,
-    all_finite,
-)
+from fedem_lightning.aggregation.base import Aggregation, Collector, Means, RoundContext, Sampling, Update, all_finite
 from fedem_lightning.aggregation.gathered import update_norms
 from fedem_lightning.errors import imported, require
 from fedem_lightning.processes import Processes

@@ -156,7 +156,7 @@ def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     With equal weights it is the usual median, the middle of two for even n.
     """
     n = len(values)
-    if _are_equal(weights):
+    if bool((weights == weights[0]).all()):
         ordered = _sorted(values)
         return ordered[:, (n - 1) // 2].lerp(ordered[:, n // 2], 0.5)
     ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
@@ -173,7 +173,7 @@ def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     With equal weights whole values are left out: floor(trim n) at each end.
     """
     n = len(values)
-    if _are_equal(weights):
+    if bool((weights == weights[0]).all()):
         cut = int(trim * n + 1e-9)
         return _sorted(values)[:, cut : n - cut].mean(dim=1)
     ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
@@ -181,10 +181,6 @@ def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     end, total = each.cumsum(dim=1), weights.sum()
     kept = (end.clamp(max=(1 - trim) * total) - (end - each).clamp(min=trim * total)).clamp(min=0.0)  # of each weight
     return ((kept / kept.sum(dim=1, keepdim=True)) * ordered).sum(dim=1).to(values)
-
-
-def _are_equal(weights: Tensor) -> bool:
-    return bool((weights == weights[0]).all())
 
 
 def _sorted(values: Tensor) -> Tensor:

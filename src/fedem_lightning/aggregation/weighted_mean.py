@@ -13,17 +13,6 @@ class WeightedMean(Collector):
     A client update with a NaN or an infinity is left out. Integer buffers (counters) take the maximum instead: their
     sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to [C, M, ...], is summed
     once.
-
-    Example:
-        Two clients have 1 and 3 samples and one parameter; a third client has sent NaN.
-
-        >>> mean = WeightedMean()
-        >>> models = {"weight": torch.tensor([[[2.0]], [[6.0]], [[float("nan")]]])}  # [C, M, 1]
-        >>> mean.add(Update(models, weights=torch.tensor([1, 3, 5]), start={}))
-        tensor([ True,  True, False])
-        >>> mean.compute().models
-        {'weight': tensor([[5.]])}
-
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.backbones.simple import LSTM
 from fedem_lightning.engine.base import Engine, LoopEngine
 from fedem_lightning.engine.vmap import VmapEngine
-from fedem_lightning.errors import UserError
+from fedem_lightning.errors import require
 from fedem_lightning.models.mixture_network import MixtureNetwork
 from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -74,6 +74,5 @@ def make_engine(engine: Engine | AutoEngine | str) -> Engine | AutoEngine:
     if not isinstance(engine, str):
         return engine.anew()
     engines = {kind.name: kind for kind in (LoopEngine, VmapEngine, AutoEngine)}
-    if engine not in engines:
-        raise UserError(f"engine: expected one of {', '.join(engines)}, got {engine}")
+    require(engine in engines, f"engine: expected one of {', '.join(engines)}, got {engine}")
     return engines[engine]()

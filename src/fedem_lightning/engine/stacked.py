@@ -6,7 +6,6 @@ forward) runs unchanged; layers with parameters multiply each learner's rows by 
 """
 
 import copy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +22,13 @@ from fedem_lightning.randomness import fold, passes
 from fedem_lightning.tasks import Loss
 
 
-class Shape(NamedTuple):
-    """Sizes of a stack of learners."""
-
-    clients: int  # A
-    models: int  # M, models of each client
-    batch: int  # B, samples of each client
-
-
 class StackedLinear(nn.Linear):
     """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]; frozen ones are [out, in] and [out].
 
     Of tensors that a client's models share, M is 1. The layer runs once for models that also share their input.
     """
 
-    shape: Shape
+    shape: tuple[int, int, int]  # A clients, M models of each, B samples of each
 
     def forward(self, input: Tensor) -> Tensor:
         """Outputs: [A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
@@ -78,7 +69,7 @@ def _products(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 class StackedDropout(Dropout):
     """`Dropout` with a key [A, M], or [A, 1] if models share their masks; a learner has the same mask as outside."""
 
-    shape: Shape
+    shape: tuple[int, int, int]  # A clients, M models of each, B samples of each
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the masks to x of any shape with A M B (or A B) rows."""
@@ -107,15 +98,10 @@ class StackedBackbone:
         self.expands = False
         shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the same tensors, not copies
         self._network = copy.deepcopy(backbone, shared).train()
-        self._keys = dropout_keys(backbone)
+        self.keys = dropout_keys(backbone)  # names of the buffers with keys of random numbers
         self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
         for layer in self._layers:
             layer.__class__ = STACKED[type(layer)]
-
-    @property
-    def draws(self) -> bool:
-        """Whether the backbone draws random numbers, and so needs keys."""
-        return bool(self._keys)
 
     @staticmethod
     def of(backbone: nn.Module) -> "StackedBackbone | None":
@@ -174,12 +160,13 @@ class StackedBackbone:
         Parameters and keys that a client's models share are [A, 1, ...].
         """
         some = x if isinstance(x, Tensor) else next(iter(x.values()))  # [A, B, ...]
-        shape = Shape(len(keys), max(p.shape[1] for p in params.values()), some.shape[1])
+        n_models = max(p.shape[1] for p in params.values())
+        shape = (len(keys), n_models, some.shape[1])
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
-        state = {**params, **dict.fromkeys(self._keys, keys)}
+        state = {**params, **dict.fromkeys(self.keys, keys)}
         if self.expands:
-            x = tree_map(lambda t: t.unsqueeze(1).expand(-1, shape.models, *t.shape[1:]).flatten(0, 1), x)  # [A M, B]
+            x = tree_map(lambda t: t.unsqueeze(1).expand(-1, n_models, *t.shape[1:]).flatten(0, 1), x)  # [A M, B]
         result: Tensor = call_with(self._network, state, tree_map(lambda t: t.flatten(0, 1), x))  # [A M B, ...]
         return result.unflatten(0, shape)
 

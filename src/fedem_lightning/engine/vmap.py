@@ -114,8 +114,7 @@ class VmapEngine(Engine):
                     rows = slice(done + group.start, done + group.stop)
                     column = torch.arange(int(sizes[rows.start]), device=device)
                     real = column < sizes[rows].to(device).unsqueeze(1)  # [A, B]
-                    offset = (starts[rows] + j * batches.size).unsqueeze(1) + column
-                    offset = offset.clamp(max=len(order) - 1)
+                    offset = ((starts[rows] + j * batches.size).unsqueeze(1) + column).clamp(max=len(order) - 1)
                     positions = order.index_select(0, offset.flatten()).view_as(offset)  # [A, B]
                     key = fold(keys[rows], e * n_passed[rows] + j) if draws else keys[rows]
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
@@ -147,7 +146,7 @@ class VmapEngine(Engine):
                 take_step(step, vmap(step.objective), model, batch._replace(weight=weight, key=key))
             return
         keys = batch.key.unsqueeze(1).expand(-1, n_models)  # [A, M]
-        if self._stacked.draws:
+        if self._stacked.keys:
             keys = fold(keys, torch.arange(n_models, device=keys.device))
         single = keys.numel() == 1 and not isinstance(self._stacked, StackedMixture)
         if n_models not in self._trusted and not single:

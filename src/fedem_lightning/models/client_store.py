@@ -29,14 +29,13 @@ in each round; "server": the server, which sends it to the client."""
 class ClientStore(nn.Module):
     """One row per client for every tensor of a model, in buffers, which move, save and load with their module.
 
-    Above `MEMORY_LIMIT` the rows are in a file of the temporary folder (TMPDIR), which is removed with the process;
-    only the rows of a block are then read and moved to the device. A client that was never written has the initial row.
+    Above `MEMORY_LIMIT` the rows are in a file of the temporary folder (TMPDIR), which is removed with the process. A
+    client that was never written has the initial row.
 
     Args:
         n_clients: T.
         like: a client's row of each tensor, [...]; all rows start as copies of it.
-        held_by: who has the rows. If it is the client alone, one of several processes has the newest row; the others
-            get it before scores, checkpoints and the end of the fit (`States.collect`).
+        held_by: who has the rows. Those that the client alone has are exchanged late (`States.collect`).
         of_clients: whether each row is about a client; else T is another number, and a client receives none.
         momentum: whether the rows are the client optimiser's state, which is reset before a test.
         levels: number of blocks; in each block every client has a row.
@@ -60,7 +59,7 @@ class ClientStore(nn.Module):
         super().__init__()
         self.names, self.held_by, self.of_clients = list(like), held_by, of_clients
         self.momentum, self.levels = momentum, levels
-        self.n_bytes = n_clients * sum(tensor.numel() * tensor.element_size() for tensor in like.values())
+        self.n_bytes = n_clients * sum(tensor.nbytes for tensor in like.values())
         self.on_disk = self.n_bytes > MEMORY_LIMIT
         if self.on_disk:
             folder, need = tempfile.gettempdir(), f"a model of each client's own takes {self.n_bytes / 1e9:.1f} GB"
@@ -180,7 +179,7 @@ class ClientStore(nn.Module):
             self._buffers[name] = new = old if dtype == old.dtype else _mapped(tuple(old.shape), dtype)
             for part in torch.nonzero(self.written.cpu()).squeeze(1).split(1024) if new is not old else ():
                 new[part] = old[part].to(dtype)
-        self.n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors()[1:])
+        self.n_bytes = sum(tensor.nbytes for tensor in self.tensors()[1:])
         return self
 
 

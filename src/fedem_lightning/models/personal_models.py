@@ -47,10 +47,6 @@ class SharedModels:
         """The losses l(h_m(x_i), y_i) in nats, [n, M]."""
         return component_losses(self.components, block)
 
-    def sample_weights(self, block: Block) -> Tensor | None:
-        """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
-        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block)
-
 
 class OwnModels(NamedTuple):
     """Own models of C clients, M each, and their mixture weights."""
@@ -74,10 +70,6 @@ class OwnModels(NamedTuple):
         found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self.outputs(block)]
         return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
 
-    def sample_weights(self, block: Block) -> Tensor | None:
-        """See `SharedModels`."""
-        return None if self.weigh is None else self.weigh(self.mixture, self.losses(block), block)
-
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
         self.backbone.eval()
@@ -89,6 +81,11 @@ class OwnModels(NamedTuple):
 
 
 PersonalModels = SharedModels | OwnModels
+
+
+def sample_weights(models: PersonalModels, block: Block) -> Tensor | None:
+    """Weights of the samples in each model's loss when clients tune their models, [n, M]; None: 1."""
+    return None if models.weigh is None else models.weigh(models.mixture, models.losses(block), block)
 
 
 def mixed(task: Task, outputs: Sequence[Tensor], pi: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def _run(
     finally:
         _end_other_processes(trainer)
         trackers.close(sys.exception())
-        leave_processes(launched)
+        leave_processes(*launched)
     return results
 
 
