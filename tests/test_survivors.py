@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from hydra.utils import instantiate
 
-from fedem_lightning import ClientSGD, Clustered, FedAvg, Finetune, Local, LoopEngine, TextDataModule, UserCentric
+from fedem_lightning import ClientSGD, FedAvg, Finetune, Local, LoopEngine, TextDataModule, UserCentric
 from fedem_lightning.adaptation.base import selection_losses
 from fedem_lightning.aggregation import Update, WeightedMean
 from fedem_lightning.algorithms.streams import gradients
@@ -60,23 +60,6 @@ def test_a_model_that_is_infinite_enters_no_mean() -> None:
     found = mean.compute()
     assert found is not None
     assert found.models["w"].tolist() == [[1.5, 3.0]]
-
-
-def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
-    """Updates at 0, 40 and 180 degrees: those across are 180 and 140 apart, so sqrt((1 - cos 140) / 2) = 0.94."""
-    data = make_data(sizes=(9, 9, 9))
-    for gamma, splits in ((0.93, True), (0.95, False)):
-        model = make_model(Clustered, data, gamma_max=gamma, eps1=1e9, eps2=0.0, min_rounds=0)
-        update = {name: torch.zeros_like(rows) for name, rows in model.updates[torch.arange(3)].items()}
-        angles = torch.deg2rad(torch.tensor([0.0, 40.0, 180.0]))
-        update["linear.bias"][:, 0, 0], update["linear.bias"][:, 0, 1] = angles.cos(), angles.sin()
-        model.updates[torch.arange(3)] = update
-        model.update_norms += 1
-        theta = {name: rows[0] for name, rows in model.nodes[torch.tensor(0)].items()}
-        side = model._bipartition(torch.tensor(0), torch.arange(3), theta, 0)
-        assert (side is not None) == splits
-        if side is not None:
-            assert side[0] == side[1] != side[2]
 
 
 def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:

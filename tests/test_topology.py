@@ -166,13 +166,6 @@ def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
     Topology().mixing(5, np.ones(5, dtype=bool), 0, 0)
 
 
-def test_spectral_gap() -> None:
-    assert spectral_gap(np.ones((1, 1))) == 1
-    assert spectral_gap(np.eye(3)) == 0
-    assert spectral_gap(np.array([[0.0, 1.0], [1.0, 0.0]])) == 0  # the modulus: swapping never mixes
-    assert spectral_gap(np.array([[0.9, 0.1], [0.1, 0.9]])) == pytest.approx(0.2)
-
-
 @pytest.mark.parametrize(
     ("chosen", "n", "message"),
     [

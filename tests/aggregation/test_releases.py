@@ -166,12 +166,6 @@ def test_an_adaptation_tells_clients_nothing_of_others_or_is_refused(
         check(variant(kind), monkeypatch, adaptation=adaptation)
 
 
-def test_which_methods_say_that_the_mean_of_updates_is_all() -> None:
-    for row in METHODS:
-        more = row in RELEASING or row.kind in (*NO_SERVER[:4], MOCHA)
-        assert row.model(data_of(row, other=False)).private_ok != more, row.kind
-
-
 def test_a_method_of_ones_own_that_does_not_say_it_is_refused() -> None:
     class Own(FederatedAlgorithm):
         client_update = FedAvg.client_update

@@ -41,19 +41,24 @@ def clusters(model: Any) -> list[list[int]]:
     return [torch.nonzero(leaf == node).squeeze(1).tolist() for node in leaf.unique()]
 
 
+def parted(degrees: list[int], **options: Any) -> Any:
+    """How updates of length 1 at these angles are bipartitioned, whose mean is said to be zero; None: not at all."""
+    n, angle = len(degrees), torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+    model = make_model(Clustered, make_data(sizes=(9,) * n), eps1=1.0, eps2=0.0, min_rounds=0, **options).double()
+    everybody, root = torch.arange(n), torch.tensor(0)
+    updates = {name: torch.zeros_like(rows) for name, rows in model.updates[everybody].items()}
+    updates["linear.bias"][:, 0, :2] = torch.stack([angle.cos(), angle.sin()], dim=1)
+    model.updates[everybody] = updates
+    model.update_norms[:] = 1.0
+    same = {name: rows[0] for name, rows in model.nodes[root].items()}
+    return model._bipartition(root, everybody, same, round_=0)
+
+
 @pytest.mark.parametrize(("linkage", "expected"), [("single", [5]), ("complete", [4, 5])])
 def test_the_linkage_says_how_a_cluster_is_parted(linkage: str, expected: list[int]) -> None:
     """Updates at 0, 18, 37, 57, 78 and 110 degrees: the largest gap is the last, but 0 to 78 is wider than 0 to 57."""
-    data = make_data(sizes=(9,) * 6)
-    model = make_model(Clustered, data, linkage=linkage, eps1=1.0, eps2=0.0, min_rounds=0).double()
-    angle, everybody = np.deg2rad([0, 18, 37, 57, 78, 110]), torch.arange(6)
-    updates = {name: torch.zeros_like(rows) for name, rows in model.updates[everybody].items()}
-    updates["linear.bias"][:, 0, :2] = torch.tensor(np.stack([np.cos(angle), np.sin(angle)], axis=1))
-    model.updates[everybody] = updates
-    model.update_norms[:] = 1.0
-    root = torch.tensor(0)
-    same = {name: rows[0] for name, rows in model.nodes[root].items()}  # the mean update is zero
-    side = model._bipartition(root, everybody, same, round_=0)
+    degrees = [0, 18, 37, 57, 78, 110]
+    side, angle = parted(degrees, linkage=linkage), np.deg2rad(degrees)
     assert sorted(torch.nonzero(side == side[5]).flatten().tolist()) == expected
     if linkage == "single":  # Algorithm 1: of all bipartitions the one whose largest similarity across is smallest
         across = {}
@@ -62,6 +67,13 @@ def test_the_linkage_says_how_a_cluster_is_parted(linkage: str, expected: list[i
             across[code] = np.cos(angle[mine][:, None] - angle[~mine]).max()
         best = min(across, key=across.__getitem__)
         assert sorted(t for t in range(6) if not best >> t & 1) == expected
+
+
+def test_a_cluster_is_split_only_where_its_nearest_clients_are_apart() -> None:
+    """Updates at 0, 40 and 180 degrees: those across are 180 and 140 apart, so sqrt((1 - cos 140) / 2) = 0.94."""
+    side = parted([0, 40, 180], gamma_max=0.93)
+    assert side[0] == side[1] != side[2]
+    assert parted([0, 40, 180], gamma_max=0.95) is None
 
 
 @pytest.mark.usefixtures("one_split")

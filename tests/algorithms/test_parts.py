@@ -14,7 +14,6 @@ from fedem_lightning.aggregation import Means
 from fedem_lightning.method import Method
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import broadcast
-from fedem_lightning.processes import Processes
 from fedem_lightning.server_step import Server
 from helpers.federations import make_data, make_model, train
 
@@ -91,9 +90,6 @@ def test_processes_exchange_the_state_of_clients_and_tables_have_its_columns() -
     model, everybody = holder(0), torch.arange(4)
     assert len(list(model.states.rows())) == 4 + 2  # `has_frozen`, pi, loss, weight, and the two tensors of `own`
     assert len(list(model.states.rows(own=False))) == 4  # what other clients do not read waits for scores
-    shares = model.states.divide(Processes(0, 2), make_data().federation, everybody)
-    assert shares is not None
-    assert sorted(torch.cat(shares).tolist()) == everybody.tolist()
     assert list(model.states.columns()) == ["pi_0", "pi_1", "twice", "lambda"]
     assert list(model.states.columns(with_clients=False)) == ["lambda"]
     assert model.states.stay_with_clients

@@ -24,7 +24,6 @@ from fedem_lightning import (
     ReferenceCNN,
     VmapEngine,
 )
-from fedem_lightning.engine.vmap import group_rows
 from fedem_lightning.models.components import make_components
 from fedem_lightning.models.mixture_network import MixtureNetwork
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
@@ -171,17 +170,6 @@ def test_linear_networks_agree_however_they_are_stacked(
         return parameters(train(model, data, 3))
 
     assert relative_difference(trained(VmapEngine()), trained(LoopEngine())) <= 1e-9
-
-
-def test_rows_are_grouped_with_little_padding_and_none_is_lost() -> None:
-    sizes = [128] * 10 + [100, 99, 64, 33, 33, 7, 1]
-    for padding, limit in ((0.1, 10**9), (0.5, 10**9), (0.0, 10**9), (0.1, 500)):
-        groups = group_rows(sizes, padding, limit)
-        assert [row for rows in groups for row in range(len(sizes))[rows]] == list(range(len(sizes)))
-        padded = [sizes[rows.start] * (rows.stop - rows.start) for rows in groups]
-        assert sum(padded) <= (1 + padding) * sum(sizes)
-        assert all(n <= limit or rows.stop == rows.start + 1 for n, rows in zip(padded, groups, strict=True))
-    assert group_rows([], 0.1, 100) == []
 
 
 def test_an_engine_that_two_models_share_stacks_the_network_of_each() -> None:

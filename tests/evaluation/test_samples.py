@@ -73,16 +73,6 @@ def test_every_sample_has_its_own_score(case: str) -> None:
     np.testing.assert_allclose(means, table[f"test_{measure}"], rtol=1e-6)
 
 
-def test_samples_come_piece_by_piece_and_client_by_client() -> None:
-    """The rows of two blocks, whose samples are scored in pieces that end within a client."""
-    data = make_data((10, 15, 20))
-    kept = scores.SampleScores(data.federation, torch.tensor([0, 2, 1]))
-    assert kept.n.tolist() == [2, 4, 3]
-    for row, right in (([0, 0, 2], [1, 0, 1]), ([2, 2], [0, 0]), ([1], [1]), ([1, 1, 1], [0, 1, 1])):
-        kept.put(torch.tensor(row), torch.tensor(right, dtype=torch.float64))
-    assert kept.arrays()["values"].astype(int).tolist() == [1, 0, 1, 0, 1, 1, 1, 0, 0]
-
-
 def test_more_samples_than_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make_data(SIZES)
     n_samples = int(data.federation.splits["test"].counts().sum())
