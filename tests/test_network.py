@@ -178,5 +178,5 @@ def test_methods_and_networks_that_do_not_fit_are_named() -> None:
     with pytest.raises(UserError, match=r"networks: expected "):
         make_model(FedAvg, data, networks={"a": 1.0})
     for kind in (AFL, Clustered):
-        with pytest.raises(UserError, match=rf"network.deadline: .*, but {kind.__name__} needs every client"):
+        with pytest.raises(UserError, match=rf"network.deadline: {kind.__name__} needs every client"):
             train(make_model(kind, data, networks=LIMITED), data, 1)

@@ -131,7 +131,8 @@ def test_a_number_of_local_steps(engine: str) -> None:
     for t in range(3):
         rows, net = batches(data, t, 4, 0, 0, steps=5), make_model(Local, data).double().components[0]
         assert len(rows) == 5
-        by_torch(net, *map(torch.from_numpy, samples(data, t)), rows, lr=0.1, momentum=0.9)
+        x, y = map(torch.from_numpy, samples(data, t))
+        by_torch(net, x, y, rows, lr=0.1, momentum=0.9)
         served = model.personal_models(torch.tensor([t])).models
         for name, parameter in net.named_parameters():
             torch.testing.assert_close(served[name][0, 0], parameter.detach(), rtol=1e-9, atol=1e-12)

@@ -52,7 +52,7 @@ def by_torch(
     y: torch.Tensor,
     rows: Iterable[Any],
     q: torch.Tensor | None = None,
-    **options: float,
+    **options: Any,
 ) -> None:
     """Trains a network by torch's SGD on cross-entropy, one step for each batch of `rows`; q: weights of samples."""
     optimizer = torch.optim.SGD(network.parameters(), **options)
