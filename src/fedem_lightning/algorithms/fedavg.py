@@ -172,8 +172,9 @@ class Scaffold(FederatedAlgorithm):
     def client_update(self, batch: Block, round_: int) -> Update:
         """Lines 7-13: the client keeps c_t, and sends y and the change of c_t."""
         t, w = batch.clients, self.received(batch.clients)
-        old, c = self.controls[t], unflat(self.control, self.params_of(w))  # [C, 1, ...], [1, ...]
-        correction = {name: c[name] - rows for name, rows in old.items()}
+        old = self.controls[t]  # c_t [C, 1, ...]
+        c = self.control.split([rows[0].numel() for rows in old.values()])
+        correction = {n: row.view_as(rows[0]) - rows for row, (n, rows) in zip(c, old.items(), strict=True)}
         zeros = {name: torch.zeros_like(rows) for name, rows in old.items()}
         steps = {"steps": self.control.new_zeros(len(t), 1)}
         step = Step(ControlledStep, {"correction": correction, "total": zeros, "steps": steps})
@@ -195,9 +196,3 @@ class Scaffold(FederatedAlgorithm):
 def flat(models: Models) -> Tensor:
     """Models [C, 1, ...] as rows [C, D]."""
     return torch.cat([rows.flatten(1) for rows in models.values()], dim=1)
-
-
-def unflat(row: Tensor, like: Models) -> Models:
-    """One row [D] as a model of the form of `like` [C, 1, ...]: [1, ...]."""
-    parts = row.split([rows[0].numel() for rows in like.values()])
-    return {name: part.view(rows.shape[1:]) for part, (name, rows) in zip(parts, like.items(), strict=True)}

@@ -142,7 +142,10 @@ class FedRC(FedEM):
 
     def e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
         """l_im + log p(y_i; m): exp(-l) is divided by p; in a sequence by that of every label."""
-        return losses + (self._labels(batch) @ self.label_shares.log().T).to(losses)
+        y = batch.y().flatten(1) if batch.y().ndim > 1 else batch.y().unsqueeze(1)  # [n, L]
+        counts = self.label_shares.new_zeros(len(y), self.label_shares.shape[1])  # of each label in a sample  [n, Y]
+        counts.scatter_add_(1, y.long().clamp(min=0), known(y).to(counts))
+        return losses + (counts @ self.label_shares.log().T).to(losses)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """As FedEM; clients also receive the shares of labels."""
@@ -168,9 +171,3 @@ class FedRC(FedEM):
             self.label_shares = sums / sums.sum(dim=1, keepdim=True)
             means = means._replace(extras={name: rows for name, rows in means.extras.items() if name != "labels"})
         super().server_update(means, round_)
-
-    def _labels(self, batch: Block) -> Tensor:
-        """How often each sample has each label, [n, Y]."""
-        y = batch.y().flatten(1) if batch.y().ndim > 1 else batch.y().unsqueeze(1)  # [n, L]
-        counts = self.label_shares.new_zeros(len(y), self.label_shares.shape[1])
-        return counts.scatter_add_(1, y.long().clamp(min=0), known(y).to(counts))

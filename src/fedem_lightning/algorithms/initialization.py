@@ -196,21 +196,25 @@ class WarmUp:
 
     def after(self, round_: Round) -> None:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
-        losses, number = self.algorithm.get_buffer("warmup_losses"), round_.number + 1
+        losses, data, number = self.algorithm.get_buffer("warmup_losses"), round_.federation, round_.number + 1
         ends = number == self.end
         if self.end < 0:
-            losses.copy_(torch.cat([losses[1:], losses.new_tensor([self._validation_loss(round_.federation)])]))
+            val, train = (data.block(data.clients(), split) for split in ("val", "train"))
+            one = component_losses(self.algorithm.components[:1], val if len(val.index) else train)  # [n, 1]
+            losses.copy_(torch.cat([losses[1:], one.double().mean().view(1)]))
             flat = round_.number >= PATIENCE and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
             ends = flat or number >= self._longest()
         if ends:
-            self.differ(round_.federation, number)
+            self.differ(data, number)
 
     def differ(self, federation: Federation, n_rounds: int) -> None:
         """Makes the components different after a warm-up of so many rounds; "shared" ones differ by pi."""
         self.end.fill_(n_rounds)
         if self.initialization != "clusters":
             return
-        algorithm, result = self.algorithm, clustered_models(self.algorithm, federation, self._epochs())
+        algorithm, planned = self.algorithm, self.algorithm.statistics.planned_rounds
+        whole = SHARE * planned * (algorithm.local.epochs if algorithm.local.steps is None else 1)  # passes
+        result = clustered_models(algorithm, federation, min(EPOCHS, max(1, int(whole))) if planned > 0 else EPOCHS)
         if result is None:
             line = "training on its own lowers no client's loss, so components get random mixture weights"
             self._draw_pi(federation)
@@ -228,20 +232,8 @@ class WarmUp:
         drawn = generator(self.algorithm.seed, Purpose.INITIAL).dirichlet(np.ones(m), size=len(pi))  # [T, M]
         pi[federation.seen] = torch.from_numpy(drawn).to(pi)[federation.seen]
 
-    def _epochs(self) -> int:
-        """Passes over a client's samples before its model is grouped."""
-        planned = self.algorithm.statistics.planned_rounds
-        whole = SHARE * planned * (self.algorithm.local.epochs if self.algorithm.local.steps is None else 1)
-        return min(EPOCHS, max(1, int(whole))) if planned > 0 else EPOCHS
-
     def _longest(self) -> int:
         """The longest warm-up, in rounds."""
         planned = self.algorithm.statistics.planned_rounds
         unknown = int(LONGEST * planned) if planned > 0 else UNPLANNED
         return unknown if self.end < 0 else int(self.end)
-
-    def _validation_loss(self, federation: Federation) -> float:
-        """The mean loss of the one model, in nats, on the validation samples of seen clients, else on training ones."""
-        val, train = (federation.block(federation.clients(), split) for split in ("val", "train"))
-        one = component_losses(self.algorithm.components[:1], val if len(val.index) else train)  # [n, 1]
-        return float(one.double().mean())

@@ -45,15 +45,7 @@ class TrainedModel:
         return ClientModels(names, self._known(t), self.schema)
 
     def _known(self, clients: Tensor) -> PersonalModels:
-        """The models of clients [C] that trained."""
-        self.check_models_are_here()
-        adapts = f"client: with adaptation={type(self.algorithm.adaptation).__name__.lower()} clients tune their models"
-        kept = self.algorithm.adaptation is None
-        require(kept, f"{adapts} on samples, which the model does not keep; use personalize(x, y, name=...)")
-        return self.algorithm.personal_models(clients.to(self.algorithm.device))
-
-    def check_models_are_here(self) -> None:
-        """Raises UserError if Flower's clients predict with something that stays with them."""
+        """The models of clients [C] that trained, if they are here and need no samples."""
         algorithm = self.algorithm
         own = type(algorithm).personal_models is not Method.personal_models
         theirs = own and (algorithm.states.stay_with_clients or algorithm.personalizes_seen)
@@ -61,6 +53,10 @@ class TrainedModel:
             not (algorithm.is_deployed and (theirs or algorithm.adaptation is not None)),
             "Flower's clients keep their own models: use a client's file (`model` of its --node-config), where it is",
         )
+        adapts = f"client: with adaptation={type(algorithm.adaptation).__name__.lower()} clients tune their models"
+        kept = algorithm.adaptation is None
+        require(kept, f"{adapts} on samples, which the model does not keep; use personalize(x, y, name=...)")
+        return algorithm.personal_models(clients.to(algorithm.device))
 
     def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
         """The model that a new client gets from its samples; UserError: they have another form than in training.
