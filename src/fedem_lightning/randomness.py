@@ -43,7 +43,6 @@ class Purpose(IntEnum):
     NETWORK = 19
     COLLABORATION = 20
     DOWNLOADS = 21
-    FEW_SHOT = 22
     FAULTS = 23
     ALA = 24
     PRIVACY = 25

@@ -5,18 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
-from fedem_lightning import NpzDataModule, load, load_clients
-from fedem_lightning.data.datamodule import ARRAYS
-from fedem_lightning.data.formats import read_npz
+from fedem_lightning import NpzDataModule, load
 from fedem_lightning.evaluate import main
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.serving.predicting import predictions
-from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_trainer
 
 
@@ -59,31 +53,3 @@ def test_rows_without_a_split_are_all_scored(place: Path, tmp_path: Path) -> Non
     clients = pd.read_csv(tmp_path / "out" / "clients.csv")
     assert clients.n_test.tolist() == [24] * 9
     assert clients.n_train.tolist() == [15] * 9
-
-
-def test_calibration_confusion_and_scores_of_classes_are_those_worked_out_by_hand(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = evaluation(tmp_path, place / "fedem", place / "seen.npz")
-    models = load_clients(place / "fedem")
-    data = read_npz(place / "seen.npz", ARRAYS)
-    test = data["split"] == 2
-    table, y = predictions(models, read_rows(place / "seen.npz", models.schema))[test], data["y"][test]
-    confidence, guess = table.filter(like="p_").max(axis=1).to_numpy(), table["class"].to_numpy()
-    error = 0.0
-    for low in np.arange(15) / 15:
-        inside = (confidence > low) & (confidence <= low + 1 / 15)
-        if inside.any():
-            error += inside.mean() * abs((guess == y)[inside].mean() - confidence[inside].mean())
-    p = table.filter(like="p_").to_numpy()
-    assert found["quality"] == {
-        "calibration_error": pytest.approx(error, abs=1e-6),
-        "balanced_accuracy": pytest.approx(balanced_accuracy_score(y, guess), abs=1e-9),
-        "auroc": pytest.approx(roc_auc_score(y, p / p.sum(axis=1, keepdims=True), multi_class="ovr"), abs=1e-9),
-        "sensitivity": {str(k): pytest.approx((guess == k)[y == k].mean(), abs=1e-9) for k in range(3)},
-    }
-    assert f"balanced accuracy {100 * balanced_accuracy_score(y, guess):.2f} %, AUROC " in capsys.readouterr().out
-    confusion = pd.read_csv(tmp_path / "confusion.csv", index_col=0)
-    assert confusion.to_numpy().tolist() == confusion_matrix(y, guess, labels=range(3)).tolist()
-    assert confusion.columns.tolist() == ["0", "1", "2"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clients.csv", "confusion.csv", "evaluation.json"]

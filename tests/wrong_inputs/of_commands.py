@@ -49,8 +49,6 @@ OTHERS = {
     "personalize run no_y.npz --out p.safetensors": "DATA: no_y.npz has no labels",
     "personalize run new.npz --out text.safetensors": "--out: text.safetensors is already there",
     "personalize run new.npz --out p.safetensors --steps 0": "--steps: expected a number greater than or equal to",
-    "personalize run new.npz --few-shot 1 --out o.safetensors": "--out: expected a name that ends in .csv",
-    "personalize run new.npz --few-shot 1 --out o.csv": "DATA: no row is a test row",
     "export run --client nobody --format safetensors": "--client: nobody is none of the 4 clients with a model",
     "export run --all --format onnx --out a.onnx": "--out: with --all there is a .onnx file for each client",
     "export run --all --format safetensors --out text.safetensors": "--out: text.safetensors exists; choose another",

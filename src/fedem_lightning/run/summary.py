@@ -119,16 +119,10 @@ def _class_lines(found: dict[str, Any]) -> Iterator[str]:
     majority = f"a client's majority class is right for {base} of the test samples"
     yield f"imbalanced classes: {majority}; {worse} of the clients' models are worse than that"
     if "auroc" in found:
-        balanced, auroc = (found[name]["pooled"] for name in ("balanced_accuracy", "auroc"))
-        yield f"test, pooled: {by_class_line(balanced, auroc, found['sensitivity'])}"
-
-
-def by_class_line(balanced_accuracy: float | None, auroc: float | None, sensitivity: dict[str, float | None]) -> str:
-    """The scores by class of some samples, in words."""
-    recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in sensitivity.items()]
-    shown = ", ".join(recalls[:5]) + ", ..." * (len(recalls) > 5)
-    balanced = _number(balanced_accuracy, 100)
-    return f"balanced accuracy {balanced} %, AUROC {_number(auroc, 1)}, sensitivity in %: {shown}"
+        balanced, auroc = _number(found["balanced_accuracy"]["pooled"], 100), _number(found["auroc"]["pooled"], 1)
+        recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in found["sensitivity"].items()]
+        shown = ", ".join(recalls[:5]) + ", ..." * (len(recalls) > 5)
+        yield f"test, pooled: balanced accuracy {balanced} %, AUROC {auroc}, sensitivity in %: {shown}"
 
 
 def privacy_line(found: dict[str, Any], own: int) -> str:

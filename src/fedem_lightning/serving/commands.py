@@ -46,13 +46,10 @@ def _personalize(parser: argparse.ArgumentParser) -> None:
         "give the models; test rows are scored."
     )
     _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
-    out = "the clients' models, a .safetensors file; with --few-shot the scores, a .csv file"
+    out = "the clients' models, a .safetensors file"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
     steps = "E-steps and updates of the mixture weights, where the method has these (fedem)"
     parser.add_argument("--steps", type=int, metavar="N", help=steps)
-    shots = "instead of models, a table of scores after 0, 1, 2, ... training samples a client, as 0,1,5,all"
-    parser.add_argument("--few-shot", metavar="K,...", help=shots)
-    parser.add_argument("--seed", type=int, default=0, help="of these samples (default: 0)")
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +64,7 @@ def _predict(parser: argparse.ArgumentParser) -> None:
 def _evaluate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Scores the rows of DATA with the models of the clients that trained, or of a file."
     _run_and_data(parser, RUN, "labelled rows")
-    files = "also write evaluation.json, clients.csv and confusion.csv there"
+    files = "also write evaluation.json and clients.csv there"
     parser.add_argument("--out", type=Path, metavar="DIR", help=files)
     parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
 

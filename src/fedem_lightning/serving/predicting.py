@@ -10,31 +10,25 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torchmetrics.functional import mean_absolute_error, r2_score
-from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.errors import require
-from fedem_lightning.evaluation.class_scores import of_all
-from fedem_lightning.evaluation.scores import MOST_NUMBERS, ClientMeans
+from fedem_lightning.evaluation.scores import ClientMeans
 from fedem_lightning.evaluation.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.records import SPLITS, headline, title_of_sum
 from fedem_lightning.records.files import replacing, write_atomically
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.run.results import finite
-from fedem_lightning.run.summary import by_class_line
 from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, read_rows
-from fedem_lightning.tasks import MultiLabel, known
+from fedem_lightning.tasks import MultiLabel
 
 SHOWN_SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""
-BINS = 15
-"""Of the confidence, for the calibration error."""
 
 
 def predict(chosen: argparse.Namespace) -> None:
@@ -50,33 +44,24 @@ def predict(chosen: argparse.Namespace) -> None:
 def evaluate(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     if chosen.out is not None:
-        check_folder(chosen.out, ["evaluation.json", "clients.csv", "confusion.csv"], chosen.force)
+        check_folder(chosen.out, ["evaluation.json", "clients.csv"], chosen.force)
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen.client, labelled=True)
     split = chosen.split or "test"
     require(rows.split is not None or chosen.split is None, f"--split: {split}, but DATA has no split")
     scored = np.ones(len(rows), dtype=bool) if rows.split is None else rows.split == SPLITS.index(split)
-    n, answers = int(scored.sum()), list[tuple[Tensor, Tensor]]()
+    n = int(scored.sum())
     require(n > 0, f"--split: DATA has no {split} rows")
     weights, meaning = _weights(rows, models.schema)
-    table = scores_by_client(models, rows, scored, split, answers)
+    table = scores_by_client(models, rows, scored, split)
     if split != "train":
         table.insert(1, "n_train", weights)
     sums, clients = summarize_table(table, split, weights), int((table[f"n_{split}"] > 0).sum())
     print_scores(f"{chosen.run.name}: {n} rows of {clients} clients in {chosen.data.name}", sums)
-    figures, classes, confusion = quality(models.schema, *map(torch.cat, zip(*answers, strict=True)))
-    if figures:
-        told = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())
-        print(f"all {n} {split} samples together: {told}")
-    if classes:
-        print(by_class_line(**finite(classes)))
     print(f"weighted: by {meaning}")
     if chosen.out is not None:
-        found = {"split": split, "scores": sums, "quality": {**figures, **classes}, "weighted by": meaning}
-        found |= {"n_samples": n, "n_clients": clients}
+        found = {"split": split, "scores": sums, "weighted by": meaning, "n_samples": n, "n_clients": clients}
         write_table(chosen.out / "clients.csv", table)
-        if confusion is not None:
-            write_atomically(chosen.out / "confusion.csv", confusion.to_csv().encode())
         write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(found), indent=2) + "\n").encode())
         print(f"written: {chosen.out}")
 
@@ -103,23 +88,11 @@ def predicted(
             yield federation, piece.owner, piece.index, personal.predict(piece)
 
 
-def scores_by_client(
-    models: ClientModels,
-    rows: ClientRows,
-    scored: np.ndarray,
-    split: str = "test",
-    answers: list[tuple[Tensor, Tensor]] | None = None,
-) -> pd.DataFrame:
-    """Scores of each client on its rows `scored`, bool [n]: columns id, n_SPLIT and SPLIT_MEASURE, NaN without rows.
-
-    `answers` gets its predictions and labels, in blocks.
-    """
+def scores_by_client(models: ClientModels, rows: ClientRows, scored: np.ndarray, split: str = "test") -> pd.DataFrame:
+    """Scores of each client on its rows `scored`, bool [n]: columns id, n_SPLIT and SPLIT_MEASURE, NaN without rows."""
     means = ClientMeans(len(rows.names), models.schema.task)
     for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
-        y = federation.samples.labels(index)
-        means.update(means.task.scores(prediction, y), owner)
-        if answers is not None:
-            answers.append((means.task.answer(prediction), y))
+        means.update(means.task.scores(prediction, federation.samples.labels(index)), owner)
     counts = np.bincount(rows.client[scored], minlength=len(rows.names))
     table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
     return table.assign(**{f"{split}_{measure}": values for measure, values in means.compute().items()})
@@ -161,32 +134,6 @@ def _weights(rows: ClientRows, schema: Schema) -> tuple[np.ndarray, str]:
     if (known > 0).all():
         return known, "the training samples of the run"
     return np.bincount(rows.client, minlength=len(rows.names)), "the rows of DATA"
-
-
-def quality(schema: Schema, answer: Tensor, y: Tensor) -> tuple[dict[str, float], dict[str, Any], pd.DataFrame | None]:
-    """How good predictions (`Task.answer`) are for all samples together: figures, scores of classes, confusion.
-
-    The calibration error in [0, 1], or of a regression mean_absolute_error and (of two rows or more) r2;
-    balanced_accuracy, auroc and sensitivity of each class, {} of sequences and of more than `MOST_NUMBERS`
-    probabilities; numbers of samples by true class (rows) and predicted one. Of a density there is nothing.
-    """
-    task, names = schema.task, schema.class_names
-    if "mse" in task.measures:
-        targets = y.reshape(len(y), -1).double()
-        given = known(targets).all(dim=1)  # samples of which no target is missing
-        both = answer.flatten(1).double()[given], targets[given]
-        r2 = {"r2": float(r2_score(*both))} if len(y) > 1 else {}
-        return {"mean_absolute_error": float(mean_absolute_error(*both))} | r2, {}, None
-    if "accuracy" not in task.measures or names is None:
-        return {}, {}, None
-    p, labels = answer.flatten(0, -2).clamp(0, 1), y.flatten()  # torchmetrics would take what is beyond for logits
-    both = p[known(labels)], labels[known(labels)]
-    counts = multiclass_confusion_matrix(*both, len(names)).numpy()
-    confusion = pd.DataFrame(counts, index=pd.Index(names, name="true class"), columns=names)
-    classes: dict[str, Any] = {}
-    if task.n_targets == 1 and p.numel() <= MOST_NUMBERS:
-        classes = of_all(p.numpy(), y.numpy(), names)
-    return {"calibration_error": float(multiclass_calibration_error(*both, len(names), BINS))}, classes, confusion
 
 
 def print_scores(title: str, scores: Mapping[str, Mapping[str, float]]) -> None:
