@@ -77,7 +77,8 @@ def content(path: Path) -> Any:
     if path.suffix == ".ckpt":
         saved = torch.load(path, weights_only=True)
         left = {k: v for k, v in saved["statistics"].items() if k not in TIMED_STATISTICS}
-        return saved | {"statistics": left, "callbacks": None, "loops": None}
+        rows = {n: {k: v for k, v in row.items() if k not in TIMED_COLUMNS} for n, row in saved["curves"].items()}
+        return saved | {"statistics": left, "curves": rows, "callbacks": None, "loops": None}
     if path.name == "results.json":
         return {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMED}
     if path.name == "metrics.csv":
