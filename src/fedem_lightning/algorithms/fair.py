@@ -28,6 +28,11 @@ from fedem_lightning.settings.ranges import NotNegative, PositiveInt
 from fedem_lightning.steps.checks import check_everybody_trains
 
 
+def mean_losses(algorithm: FederatedAlgorithm, batch: Block) -> Tensor:
+    """The mean loss of each client's samples at w, [C]."""
+    return client_means(algorithm.losses(batch).to(algorithm.parameter_dtype), batch)[:, 0]
+
+
 class AFL(FederatedAlgorithm):
     """min_w max_lambda sum_t lambda_t F_t(w): the weights move towards the clients with the largest loss.
 
@@ -63,7 +68,7 @@ class AFL(FederatedAlgorithm):
     def client_update(self, batch: Block, round_: int) -> Update:
         """The client's loss F_t(w) and the update w - gamma_w grad F_t(w), both at the received w."""
         t, w = batch.clients, self.received(batch.clients)  # [C, 1, ...]
-        self.losses_of_clients[t] = client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
+        self.losses_of_clients[t] = mean_losses(self, batch)
         return Update(self.local_sgd(w, batch, round_), self.weights[t], start=w)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -124,14 +129,14 @@ class QFFL(FederatedAlgorithm):
         """Sets the first reference, a scale: the mean loss of the first cohort, or 1 if the samples are elsewhere."""
         if self.remote is not None:
             return
-        losses = [self._loss(batch) for batch in self.batches(data, draw_cohort(self, data, 0))]
+        losses = [mean_losses(self, batch) for batch in self.batches(data, draw_cohort(self, data, 0))]
         mean = torch.cat(losses).nan_to_num(1.0, 1.0).mean() / data.task.n_targets
         self.reference.copy_(mean + 1e-10)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """Delta_t = F_t^q Dw_t and h_t = q F_t^{q-1} |Dw_t|^2 + L F_t^q, where Dw_t = L (w - w_t)."""
         w, smoothness = self.received(batch.clients), 1.0 / self.local.lr_at(round_)  # L
-        loss = self._loss(batch) / batch.federation.task.n_targets + 1e-10  # F_t(w)  [C]
+        loss = mean_losses(self, batch) / batch.federation.task.n_targets + 1e-10  # F_t(w)  [C]
         w_t = self.local_sgd(w, batch, round_)  # [C, 1, ...]
         relative = loss / self.reference
         power = relative**self.q  # Delta_t and h_t for all t get the same factor, which cancels
@@ -144,10 +149,6 @@ class QFFL(FederatedAlgorithm):
         h = self.q * relative ** (self.q - 1) / self.reference * squared_norm + smoothness * power
         extras = {"h": h.unsqueeze(1), "loss": loss.unsqueeze(1)}  # [C, 1]
         return Update(sent, torch.ones_like(loss), start=start, extras=extras)
-
-    def _loss(self, batch: Block) -> Tensor:
-        """The mean loss of each client's samples at w, [C]."""
-        return client_means(self.losses(batch).to(self.parameter_dtype), batch)[:, 0]
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """w <- w - sum_t Delta_t / sum_t h_t; buffers become their mean."""

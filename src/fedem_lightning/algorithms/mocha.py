@@ -183,17 +183,10 @@ def ascend(
 ) -> tuple[Tensor, Tensor]:
     """The local solver: coordinate steps, one after the other, of all clients at once.
 
-    With delta w = Sigma_tt delta b / lambda, a client's model for its own steps is w_t + sigma' delta w.
-
-    Args:
-        loss: phi.
-        z, a, m, c: y x [V, d], y alpha, y x^T w_t and curvature [V] of the visited samples, step after step.
-        scale, n: sigma' Sigma_tt / lambda and n_t of the clients [C]; those with more steps come first.
-        active: number of clients that take step 0, 1, ...; the sum is V.
-
-    Returns:
-        The new a [V] and delta b [C, d].
-
+    With delta w = Sigma_tt delta b / lambda, a client's model for its own steps is w_t + sigma' delta w. z, a, m and c
+    are y x [V, d], y alpha, y x^T w_t and curvature [V] of the visited samples, step after step; `scale` and n are
+    sigma' Sigma_tt / lambda and n_t of the clients [C], those with more steps first; `active` are the numbers of
+    clients that take step 0, 1, ..., with sum V. It returns the new a [V] and delta b [C, d].
     """
     new_a, delta_b, start = a.clone(), z.new_zeros(len(n), z.shape[1]), 0
     for n_active in active:

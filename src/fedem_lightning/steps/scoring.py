@@ -86,15 +86,13 @@ def _joined(parts: list[Tensor]) -> np.ndarray:
     return torch.cat(parts).cpu().numpy() if parts else np.zeros(0)
 
 
-def own_data(algorithm: Method, federation: Federation) -> Federation:
-    """The federation in which unseen clients have the share of their training samples that they may use."""
-    part = algorithm.personalize_fraction
-    return federation if part == 1 else federation.with_part(federation.clients(seen=False), part, algorithm.seed)
-
-
 def personalize_for_scoring(algorithm: Method, federation: Federation) -> Federation:
-    """Personalises unseen clients on their `own_data`, which it returns, and seen ones where the method does so."""
-    unseen, own = scored_clients(algorithm, federation, seen=False), own_data(algorithm, federation)
+    """Personalises unseen clients, and seen ones where the method does so.
+
+    It returns the federation in which unseen clients have the share of their training samples that they may use.
+    """
+    unseen, part = scored_clients(algorithm, federation, seen=False), algorithm.personalize_fraction
+    own = federation if part == 1 else federation.with_part(federation.clients(seen=False), part, algorithm.seed)
     if algorithm.personalizes_seen:  # an adaptation may need the groups of all clients
         everyone = algorithm.adaptation is not None
         _personalize(algorithm, federation, federation.clients() if everyone else scored_clients(algorithm, federation))
