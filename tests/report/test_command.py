@@ -80,14 +80,13 @@ def test_a_method_has_its_title_and_colour_everywhere_and_notes_are_comments(
     assert "mine" not in latex
 
 
-def test_columns_and_figures_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two_methods(tmp_path / "runs")
-    chosen = ["--columns", "seeds", "paper_weighted", "--figures", "seeds"]
+    chosen = ["--columns", "seeds", "paper_weighted"]
     out, _, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out", *chosen)
     assert code == 0
     assert next(line.split() for line in out.splitlines() if line.split()[:1] == ["FedAvg"]) == ["FedAvg", "2", "68.2"]
     assert r"FedAvg & 2 & 68.2 \\" in (tmp_path / "out" / "report.tex").read_text()
-    assert {p.name for p in (tmp_path / "out").glob("*.png")} == {"seeds.png"}
     everything = report(capsys, tmp_path / "runs", "--columns", "all")[0]
     assert "more columns" not in everything
     assert "worse than fedavg beyond" not in everything  # nothing fills that column: the clients' samples are unknown
@@ -98,9 +97,7 @@ def test_two_rows_are_compared_client_by_client(tmp_path: Path, capsys: pytest.C
         for name, n_right in (("fedem", 60), ("fedavg", 50 - seed)):
             samples = [np.arange(60) < n_right] * 8
             make_sampled_run(tmp_path / f"{name}{seed}", samples, name, seed)
-    out, _, code = report(
-        capsys, tmp_path, "--compare", "FedEM", "fedavg", "--out", tmp_path / "out", "--figures", "seeds"
-    )
+    out, _, code = report(capsys, tmp_path, "--compare", "FedEM", "fedavg", "--out", tmp_path / "out")
     assert code == 0
     assert "clients: 100.0% better, 0.0% worse, 0.0% equal" in out
     assert "beyond chance: 100.0% gain, 0.0% lose; by chance alone at most 2.5% each" in out
@@ -201,8 +198,7 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         leave_undrawn(patched)
         words = ["-m", "algorithm=fedem,local", "seed=0,1", "initialization=random", *options]
         assert call(tmp_path, patched, *words) == 0
-    figures = ["curves", "seeds", "clients", "megabytes", "time_reliable"]
-    command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report", "--figures", *figures]
+    command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     cells = pd.read_csv(tmp_path / "report" / "report.csv").set_index("row")
@@ -215,4 +211,4 @@ def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert cells.loc[algorithm, "unseen"] == pytest.approx(np.mean(unseen))
     # 3 models of 5 weights and a bias in float32, both ways, 3 rounds
     assert cells["megabytes"].to_dict() == pytest.approx({"fedem": 3 * 3 * 24 * 2 / 1e6, "local": 0})
-    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == set(figures)
+    assert {path.stem for path in (tmp_path / "report").glob("*.png")} == {"curves", "seeds", "clients"}

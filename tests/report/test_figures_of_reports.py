@@ -14,8 +14,7 @@ from helpers.runs import make_run
 
 
 def figure(folder: Path, name: str) -> Any:
-    (drawn,), notes = figures_of(tables_in(folder), [name])
-    assert notes == []
+    drawn = next(figure for figure in figures_of(tables_in(folder)) if figure.name == name)
     assert drawn.png.startswith(b"\x89PNG")
     return drawn.figure
 
@@ -59,14 +58,6 @@ def test_a_legend_of_long_names_fits_and_an_own_colour_is_kept(tmp_path: Path) -
         assert [label for label, colour in colours.items() if colour == "#123456"] == [
             f"WWW MMM WWW MMM {'long ' * 15}4"
         ]
-
-
-def test_a_method_that_sends_nothing_is_a_level_by_megabytes(tmp_path: Path) -> None:
-    make_run(tmp_path / "e", 0.7, "fedem", megabytes=4.0)
-    make_run(tmp_path / "l", 0.6, "local", megabytes=0.0)
-    lines = lines_of(figure(tmp_path, "megabytes"))
-    np.testing.assert_allclose(lines["FedEM"], [[1, 2], [60, 70]])  # 4 MB of two clients after four rounds
-    assert lines["Local, 0 MB"][1].tolist() == [60, 60]
 
 
 def test_every_seed_is_a_point_and_the_best_method_is_on_top(tmp_path: Path) -> None:

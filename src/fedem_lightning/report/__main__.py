@@ -33,12 +33,6 @@ def parser() -> argparse.ArgumentParser:
         "--intervals", action="store_true", help="also show Student's 95 %% interval of the test scores over seeds"
     )
     options.add_argument(
-        "--figures",
-        nargs="+",
-        metavar="NAME",
-        help="with --out: the figures to draw; default: curves, seeds, clients; others: megabytes, time_NETWORK",
-    )
-    options.add_argument(
         "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"
     )
     options.add_argument(

@@ -18,7 +18,7 @@ from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
 from fedem_lightning.report.columns import CAVEAT, Papers
 from fedem_lightning.report.doubts import doubts
-from fedem_lightning.report.figures import DEFAULT, figures_of
+from fedem_lightning.report.figures import FIGURES, figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
 from fedem_lightning.report.gains_by_client import (
     CHANCE_LEVEL,
@@ -38,7 +38,7 @@ def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
     papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
-        figures = [f"{name}.{kind}" for name in chosen.figures or DEFAULT for kind in ("pdf", "png")]
+        figures = [f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")]
         compared_too = ["compare.csv"] if chosen.compare else []
         check_folder(chosen.out, ["report.html", "report.csv", "report.tex", *compared_too, *figures], chosen.force)
     report = assemble(chosen.folders, papers)
@@ -46,8 +46,7 @@ def make_report(chosen: argparse.Namespace) -> None:
     report.left_out += choose_columns(report.tables, chosen.columns, chosen.intervals)
     report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
-        report.figures, notes = figures_of(report.tables, chosen.figures)
-        report.left_out += notes
+        report.figures = figures_of(report.tables)
     print_parts(report_parts(report))
     for pair in report.pairs:
         print_parts(map(Text, comparison_lines(*pair)))

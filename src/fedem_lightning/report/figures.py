@@ -1,4 +1,4 @@
-"""The figures of a report: scores by round and by cost, by seed, and over the clients."""
+"""The figures of a report: scores by round, by seed, and over the clients."""
 
 import io
 import warnings
@@ -15,18 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
 
-from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.gains_by_client import t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting
 from fedem_lightning.report.scores_table import Table
 from fedem_lightning.run.figures import PALETTE, STYLE, by_round_axis, drawn_text, legend_below
 
-DEFAULT = ("curves", "seeds", "clients")
+FIGURES = ("curves", "seeds", "clients")
 _FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
 _LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-_COSTS = {"round": "communication round", "megabytes": "megabytes a client, up and down"}
-"""Labels of the x-axis by column of `Run.metrics`."""
 _PERCENTILES = np.arange(1, 101)
 _NAME = 200  # letters of a row's name in a legend, which breaks it into lines
 
@@ -45,26 +42,13 @@ class Drawn(NamedTuple):
     pdf: bytes
 
 
-def figures_of(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[list[Drawn], list[str]]:
-    """The figures with these names, None for the default ones, and a line for each that could not be drawn."""
+def figures_of(tables: Sequence[Table]) -> list[Drawn]:
+    """The figures for which some run has data."""
     settings = [table.setting for table in tables]
-    rows, found, notes = looks(settings), [], []
-    makers: dict[str, Callable[[str], Drawn | None]] = {
-        "curves": partial(curves, settings=settings, looks=rows, x="round"),
-        "seeds": partial(seeds_figure, tables=tables, looks=rows),
-        "clients": partial(percentile_figure, settings=settings, looks=rows),
-    }
-    columns = {str(name) for setting in settings for run in setting.runs for name in run.metrics}
-    for x in ("megabytes", *sorted(name for name in columns if name.startswith("time_"))):
-        makers[x] = partial(curves, settings=settings, looks=rows, x=x)
-    for name in names or ():
-        require(name in makers, f"--figures: no figure {one_line(name)!r}; expected some of {', '.join(makers)}")
+    rows = looks(settings)
     with mpl.rc_context(STYLE | {"pdf.fonttype": 42}):  # text stays text in a PDF file
-        for name in dict.fromkeys(names or DEFAULT):
-            drawn = makers[name](name)
-            found += [] if drawn is None else [drawn]
-            notes += [f"no run has data for the figure {name}"] if names and drawn is None else []
-    return found, notes
+        drawn = [curves(settings, rows), seeds_figure(tables, rows), percentile_figure(settings, rows)]
+    return [figure for figure in drawn if figure is not None]
 
 
 def looks(settings: Sequence[Setting]) -> Looks:
@@ -86,54 +70,45 @@ def looks(settings: Sequence[Setting]) -> Looks:
     return found
 
 
-def curves(name: str, settings: Sequence[Setting], looks: Looks, x: str) -> Drawn | None:
-    """Draws scores by `x`, a column of `Run.metrics`: the mean over seeds as a line, the range as a band."""
-    drawn = [setting for setting in settings if any(_over_seeds(group, x) is not None for group in setting.groups)]
+def curves(settings: Sequence[Setting], looks: Looks) -> Drawn | None:
+    """Draws scores by round: the mean over seeds as a line, the range as a band."""
+    drawn = [setting for setting in settings if any(_over_seeds(group) is not None for group in setting.groups)]
     if not drawn:
         return None
-    axis = _COSTS.get(x) or f"simulated time, {drawn_text(x.removeprefix('time_'))}"
     caption = (
         "Mean of the clients that train, weighted by their training samples; "
         f"{drawn[0].seeds}; a band reaches from the least to the largest seed."
     )
-    panels = [(setting.title, partial(_draw_curves, setting=setting, looks=looks, x=x, axis=axis)) for setting in drawn]
-    return _with_panels(name, f"Test {drawn[0].unit.partition(',')[0]} by {axis}", caption, panels)
+    panels = [(setting.title, partial(_draw_curves, setting=setting, looks=looks)) for setting in drawn]
+    return _with_panels("curves", f"Test {drawn[0].unit.partition(',')[0]} by communication round", caption, panels)
 
 
-def _draw_curves(axes: Axes, setting: Setting, looks: Looks, x: str, axis: str) -> None:
+def _draw_curves(axes: Axes, setting: Setting, looks: Looks) -> None:
     for i, group in enumerate(setting.groups):
-        points, look, label = _over_seeds(group, x), looks[group.label], drawn_text(group.name, _NAME)
-        if points is None:
-            continue
-        if x == "megabytes" and not points["x"].any():  # sends nothing: its last score is a level
-            axes.axhline(points["mean"].iloc[-1], label=f"{label}, 0 MB", **look)
-            continue
-        _draw_over_seeds(axes, points["x"], points, label, {**look, "zorder": 3 - i / 100})
-        if x == "megabytes":
-            axes.set_xscale("log")  # a graph of clients sends a hundred times as much as a server
+        if (points := _over_seeds(group)) is not None:
+            look = {**looks[group.label], "zorder": 3 - i / 100}
+            _draw_over_seeds(axes, points.index, points, drawn_text(group.name, _NAME), look)
     best = [run.results["reference"].get("bayes_accuracy") for run in setting.runs]
     if setting.measure[0] == "accuracy" and None not in best:
         axes.axhline(100 * np.mean(best), color="black", linewidth=0.8, linestyle=":", label="Bayes")
-    axes.set(xlabel=axis, ylabel=f"test {setting.unit}, weighted")
-    if x == "round":
-        by_round_axis(axes, max(run.results["rounds"] for run in setting.runs))
+    axes.set(xlabel="communication round", ylabel=f"test {setting.unit}, weighted")
+    by_round_axis(axes, max(run.results["rounds"] for run in setting.runs))
 
 
-def _over_seeds(group: Group, x: str) -> pd.DataFrame | None:
-    """Points of the curve for each round that all seeds evaluated: x, mean, min, max; None if a seed has no curve."""
+def _over_seeds(group: Group) -> pd.DataFrame | None:
+    """mean, min and max for each round that all seeds evaluated, by round; None if a seed has no curve."""
     measure, factor = group.runs[0].measure
     column = f"test/{measure}"
-    found = [run.metrics for run in group.runs if {"round", x, column} <= set(run.metrics)]
-    parts = [pd.DataFrame({"round": c["round"], "x": c[x], "y": factor * c[column]}).dropna(subset="y") for c in found]
+    found = [run.metrics for run in group.runs if {"round", column} <= set(run.metrics)]
+    parts = [factor * table.set_index("round")[column].dropna() for table in found]
     if len(parts) < len(group.runs) or any(part.empty for part in parts):
         return None
-    by_round = pd.concat(parts).groupby("round")
-    points = by_round["y"].agg(["mean", "min", "max", "size"]).assign(x=by_round["x"].mean())
+    points = pd.concat(parts).groupby("round").agg(["mean", "min", "max", "size"])
     points = points[points["size"] == len(parts)]
     return None if points.empty else points
 
 
-def seeds_figure(name: str, tables: Sequence[Table], looks: Looks) -> Drawn | None:
+def seeds_figure(tables: Sequence[Table], looks: Looks) -> Drawn | None:
     """Draws each seed's test score as a point, a line a method, with the mean and its 95 % interval; best on top."""
     drawn = [table for table in tables if "weighted" in table.columns]
     height = 0.9 + 0.24 * max((len(table.setting.groups) for table in drawn), default=0)
@@ -142,7 +117,7 @@ def seeds_figure(name: str, tables: Sequence[Table], looks: Looks) -> Drawn | No
         "are assumed normal."
     )
     panels = [(table.setting.title, partial(_draw_seeds, table=table, looks=looks)) for table in drawn]
-    return _with_panels(name, "Test score by method", caption, panels, height)
+    return _with_panels("seeds", "Test score by method", caption, panels, height)
 
 
 def _draw_seeds(axes: Axes, table: Table, looks: Looks) -> None:
@@ -160,12 +135,12 @@ def _draw_seeds(axes: Axes, table: Table, looks: Looks) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def percentile_figure(name: str, settings: Sequence[Setting], looks: Looks) -> Drawn | None:
+def percentile_figure(settings: Sequence[Setting], looks: Looks) -> Drawn | None:
     """Draws test scores of the clients that train, from the lowest to the highest, with a band over seeds."""
     drawn = [setting for setting in settings if any(map(_quantiles, setting.groups))]
     caption = "The score that this share of the clients does not exceed; a band reaches over the seeds."
     panels = [(setting.title, partial(_draw_percentiles, setting=setting, looks=looks)) for setting in drawn]
-    return _with_panels(name, "Test scores over clients", caption, panels)
+    return _with_panels("clients", "Test scores over clients", caption, panels)
 
 
 def _draw_percentiles(axes: Axes, setting: Setting, looks: Looks) -> None:

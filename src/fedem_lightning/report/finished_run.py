@@ -69,14 +69,9 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """The content of metrics.csv, numbers or NaN; empty if it is missing or unreadable.
-
-        With a column `megabytes`: up and down together, for each client.
-        """
+        """The content of metrics.csv, numbers or NaN; empty if it is missing or unreadable."""
         with suppress(Exception):  # whatever pandas meets in a damaged file
-            table = pd.read_csv(regular(self.folder / "metrics.csv")).apply(pd.to_numeric, errors="coerce")
-            total = table["up_megabytes"] + table["down_megabytes"]
-            return table.assign(megabytes=total / max(1, self.results["n_clients"]))
+            return pd.read_csv(regular(self.folder / "metrics.csv")).apply(pd.to_numeric, errors="coerce")
         return pd.DataFrame()
 
     @cached_property
