@@ -96,7 +96,7 @@ def test_a_resumed_run_does_only_the_rounds_that_are_left(tmp_path: Path, monkey
 class WithAnother(Processes):
     """Two processes, the other of which has gathered `other`."""
 
-    def __init__(self, other: list[float]) -> None:
+    def __init__(self, other: list[Any]) -> None:
         super().__init__(rank=0, size=2)
         self.other = other
 
