@@ -49,11 +49,6 @@ class LocalStep:
     optimizer: ClientOptimizer
     lr: float
 
-    @classmethod
-    def loss_of(cls, task: Task) -> Loss:
-        """What such a step minimises: the task's loss, with its class weights."""
-        return training_loss(task)
-
     @property
     def gradients(self) -> float:
         """The gradients of each sample that a step takes; they are counted as work."""
@@ -116,7 +111,7 @@ class Step:
         kind: the class, whose further fields are `numbers`.
         tensors: what a learner carries beside "params", "buffers" and "momentum", each {name: [C, M, ...]}. After the
             training `after` has them as the steps have changed them.
-        loss: makes the loss of the step from the task's; None: that of the class.
+        loss: makes the loss of the step from the task's; None: it is the task's, with its class weights.
 
     """
 
@@ -132,7 +127,7 @@ class Step:
 
     def made(self, network: nn.Module, task: Task, optimizer: ClientOptimizer, lr: float) -> LocalStep:
         """The step for a network, at a learning rate."""
-        loss = self.kind.loss_of(task)
+        loss = training_loss(task)
         return self.kind(network, loss if self.loss is None else self.loss(loss), optimizer, lr, **self.numbers)
 
 

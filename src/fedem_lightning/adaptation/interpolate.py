@@ -20,7 +20,7 @@ from fedem_lightning.method import Method
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, sample_weights
 from fedem_lightning.randomness import Purpose, fold
 from fedem_lightning.settings.ranges import Count, Positive
-from fedem_lightning.tasks import Loss, Task
+from fedem_lightning.tasks import Task
 
 
 class MixtureStep(LocalStep):
@@ -30,15 +30,15 @@ class MixtureStep(LocalStep):
     therefore the `log_odds` log a / (b p'), and 0 for padding.
     """
 
-    @classmethod
-    def loss_of(cls, task: Task) -> Loss:
-        """Without class weights: it needs likelihoods."""
-        return task
-
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
         """The mixture's mean loss: losses -log p and log-odds [..., B], size [...] -> [...]."""
         gain = torch.logaddexp(weight - losses, torch.zeros_like(losses))
         return -torch.where(weight == 0, 0.0, gain).sum(dim=-1) / (size * self.task.n_targets)
+
+
+def mixture_step(task: Task) -> Step:
+    """`MixtureStep` on likelihoods: without class weights."""
+    return Step(MixtureStep, loss=lambda _: task)
 
 
 LARGEST = 1e6  # absolute log-odds: larger than every difference of losses, and finite
@@ -96,7 +96,7 @@ class Interpolate(Adaptation):
             share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
             if self.objective == "mixture" and value > 0:  # Eq. 10
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
-                local = self.tune(algorithm, start, block, weights, Step(MixtureStep))
+                local = self.tune(algorithm, start, block, weights, mixture_step(block.federation.task))
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
             losses = selection_losses(interpolated(algorithm, h_l, share, central), block, self.selection)
             best.offer(losses, local=h_l, share=share)  # Eq. 11

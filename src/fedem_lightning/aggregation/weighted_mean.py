@@ -17,7 +17,6 @@ class WeightedMean(Collector):
 
     def __init__(self) -> None:
         self._weight = torch.zeros(0, dtype=torch.float64)  # [G] once the first block is added
-        self._extras: set[str] = set()
         self._n_models = 1  # M
         self._sums: Models = {}  # [G, M, ...], [G, 1, ...] where components share a tensor; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
@@ -89,7 +88,7 @@ class WeightedMean(Collector):
             largest[g] = torch.maximum(largest[g], stack.amax(dim=0))
 
     def _take(self, like: Update) -> None:
-        self.like, self._extras = like, set(like.extras)
+        self.like = like
         self._weight = torch.zeros(like.n_averages, dtype=torch.float64)
         self._n_models = next(iter(like.models.values())).shape[1]
 
@@ -104,11 +103,11 @@ class WeightedMean(Collector):
 
     def reduce(self, processes: Processes) -> None:
         """Adds the sums of the other processes."""
-        if not self._sums or processes.size == 1:
+        if self.like is None or not self._sums or processes.size == 1:
             return
         device = next(iter(self._sums.values())).device
         weight = self._weight.to(device)
-        each = {name: s if name in self._extras else self._each(s).contiguous() for name, s in self._sums.items()}
+        each = {name: s if name in self.like.extras else self._each(s).contiguous() for name, s in self._sums.items()}
         self._sums = each  # as a process without updates has them
         processes.sum([weight, *self._sums.values()])
         processes.maximum(self._largest.values())
@@ -116,14 +115,14 @@ class WeightedMean(Collector):
 
     def compute(self) -> Means | None:
         """The averages; None if no update is left."""
-        if not self._sums or not self._weight.any():
+        if self.like is None or not self._sums or not self._weight.any():
             return None
         models: Models = {}
         for name, sums in self._sums.items():
             weight = self._weight.to(sums).view(-1, *[1] * (sums.ndim - 1))  # [G, 1, ...]
             mean = torch.where(weight > 0, sums / weight, 0.0) if (self._weight == 0).any() else sums / weight
             models[name] = mean.to(self._dtypes[name])
-        extras = {name: models.pop(name) for name in self._extras}
+        extras = {name: models.pop(name) for name in self.like.extras}
         nonempty = (self._weight > 0).repeat_interleave(self._n_models)
         models = {name: self._each(t).flatten(0, 1) for name, t in (models | self._largest).items()}
         return Means(models, nonempty, self._weight, extras)

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.adaptation import Adaptation, Interpolate
-from fedem_lightning.adaptation.interpolate import MixtureStep, log_odds
+from fedem_lightning.adaptation.interpolate import log_odds, mixture_step
 from fedem_lightning.aggregation import Models, Update, all_finite
 from fedem_lightning.algorithms.initialization import load_models, train_on_each
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.errors import require
-from fedem_lightning.local_solver import Step
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
 from fedem_lightning.module import FederatedAlgorithm
@@ -137,5 +136,5 @@ class Mapper(FederatedAlgorithm):
         h_l, share = self.adaptation.fit(self, self.own_models(h_c), batch)  # Eq. 10, 11
         fixed = self.own_models(h_l).losses(batch)  # [n, 1]
         weights = log_odds(1 - share[batch.owner].unsqueeze(1).to(fixed), fixed)
-        models = self.local_sgd(h_c, batch, round_, weights, step=Step(MixtureStep))  # Eq. 12
+        models = self.local_sgd(h_c, batch, round_, weights, step=mixture_step(batch.federation.task))  # Eq. 12
         return Update(models, batch.counts(), start=h_c)

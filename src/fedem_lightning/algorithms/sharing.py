@@ -25,7 +25,6 @@ from fedem_lightning.models.mixture_network import (
 from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import broadcast, component_losses
 from fedem_lightning.models.tensors import call_with, trained_parameters
-from fedem_lightning.tasks import Task
 
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
@@ -116,7 +115,7 @@ class TiedMixture(Mixture):
         q = self.even(some.new_ones(len(block.index), n)) if q is None else q
         if (only := options.get("only")) is not None:
             options["only"] = [packed_name(name, name in self.own) for name in only]
-        options["step"] = Step(SharedStep)
+        options["step"] = Step(SharedStep, loss=ComponentLosses)
         return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
 
     def even(self, losses: Tensor) -> Tensor:
@@ -151,11 +150,6 @@ class SharedStep(LocalStep):
     likelihood that touches it at the current parameters; so it is a partial first-order surrogate of (theta_0, phi),
     as Alg. 3 needs it, if the losses are smooth in (theta_0, phi) together.
     """
-
-    @classmethod
-    def loss_of(cls, task: Task) -> Any:
-        """The losses of all components."""
-        return ComponentLosses(super().loss_of(task))
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
         """Losses and weights q [B, M], size [] -> []."""
