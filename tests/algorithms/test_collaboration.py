@@ -76,7 +76,6 @@ def test_a_resumed_run_has_the_matrix_of_the_first(
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert first["w"].shape == (6, 6)
     np.testing.assert_allclose(first["w"].sum(axis=1), 1, rtol=1e-6)
-    assert (tmp_path / "run" / "coefficients.png").exists()
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["rounds"] == 4
     assert results["recovery"].keys() == {"adjusted_rand_index", "groups_found"}

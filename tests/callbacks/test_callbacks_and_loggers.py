@@ -78,7 +78,7 @@ def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
         "seconds": {"training": 0.0, "per_round": None, "total": 1.0},
         "communication": {"up_bytes": 0, "down_bytes": 0},
     }
-    assert draw_figures(tmp_path, results, clients, {}) == []
+    assert draw_figures(tmp_path, results, clients) == []
     screen = io.StringIO()
     print_summary(results, Console(file=screen, width=200))
     assert "no round" in screen.getvalue()

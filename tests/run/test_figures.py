@@ -47,7 +47,7 @@ def test_figures_have_the_methods_name_and_whole_numbers(
     folder = make_run(tmp_path / "run", algorithm=algorithm, dataset="cost $5, not $6", pi=pi)
     results = {**json.loads((folder / "results.json").read_text()), "reference": {"bayes_accuracy": 0.9}}
     clients = pd.read_parquet(folder / "clients.parquet")
-    draw_figures(folder, results, clients, {})
+    draw_figures(folder, results, clients)
     assert drawn.keys() == {"accuracy_by_round", "mixture_weights", "accuracy_over_clients"}
     titles = [figure.get_suptitle().partition("\n") for figure in drawn.values()]
     assert [words for words, _, _ in titles] == [

@@ -1,7 +1,6 @@
-"""Figures of a run, as PNG: scores by round and over the clients, and who belongs to whom."""
+"""Figures of a run, as PNG: scores by round and over the clients, and mixture weights."""
 
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,7 @@ _TITLE_LETTERS = 52
 """Letters of a line of a title, which fit into a figure of `WIDTH`."""
 
 
-def draw_figures(
-    folder: Path,
-    results: dict[str, Any],
-    clients: pd.DataFrame,
-    artifacts: Mapping[str, Mapping[str, np.ndarray]],
-    method: str | None = None,
-) -> list[Path]:
+def draw_figures(folder: Path, results: dict[str, Any], clients: pd.DataFrame, method: str | None = None) -> list[Path]:
     """Draws the figures for which the run has data; returns their files."""
     measure, _, unit = headline(results["train"])
     name = unit.partition(",")[0]
@@ -53,7 +46,6 @@ def draw_figures(
             f"{measure}_by_round": (f"{name.capitalize()} by round", _by_round(folder, results, measure)),
             "mixture_weights": ("Mixture weights of the clients", _mixture_weights(clients)),
             f"{measure}_over_clients": (f"Test {name} over the clients", _over_clients(clients, measure)),
-            "coefficients": ("Collaboration weights", _coefficients(artifacts.get("coefficients", {}))),
         }
         drawn = []
         for stem, (words, figure) in figures.items():
@@ -141,31 +133,12 @@ def _mixture_weights(clients: pd.DataFrame) -> Figure | None:
     if not pi.size:
         return None
     order = np.lexsort((-pi.max(axis=1), pi.argmax(axis=1)))
-    words = ("clients, sorted by their largest component", "component", "mixture weight")
-    return _heat_map(pi[order].T, 1.6 + 0.35 * pi.shape[1], 1.0, words)
-
-
-def _coefficients(found: Mapping[str, np.ndarray]) -> Figure | None:
-    """W as a heat map, with clients ordered by group."""
-    if not found:
-        return None
-    kind = "true_group" if "true_group" in found else "stream"
-    order = np.argsort(found[kind], kind="stable")
-    w = found["w"][np.ix_(order, order)]
-    others = np.where(np.eye(len(w), dtype=bool), 0.0, w).max()  # without the diagonal, which would hide the rest
-    owner = f"client whose model it is, by {kind.replace('_', ' ')}"
-    words = (owner, "client that receives it", "collaboration weight")
-    return _heat_map(w, 4.2, others or 1.0, words, extend="max" if w.max() > others > 0 else "neither")
-
-
-def _heat_map(values: np.ndarray, height: float, most: float, words: tuple[str, str, str], **bar: Any) -> Figure:
-    """Draws values from 0 to `most`; `words` are the labels of x, y and the bar of colours."""
-    figure, axes = _axes(height)
-    image = axes.imshow(values, aspect="auto", vmin=0, vmax=most, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel=words[0], ylabel=words[1])
+    figure, axes = _axes(1.6 + 0.35 * pi.shape[1])
+    image = axes.imshow(pi[order].T, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel="clients, sorted by their largest component", ylabel="component")
     axes.locator_params(integer=True)
     axes.grid(visible=False)
-    figure.colorbar(image, ax=axes, label=words[2], **bar)
+    figure.colorbar(image, ax=axes, label="mixture weight")
     return figure
 
 

@@ -150,7 +150,7 @@ def write_run(
     artifacts = dict(algorithm.artifacts)
     if algorithm.tested.samples is not None:
         artifacts["test_samples"] = algorithm.tested.samples.arrays()
-    figures = draw_figures(folder, results, algorithm.clients, artifacts, method)
+    figures = draw_figures(folder, results, algorithm.clients, method)
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
     for name, arrays in artifacts.items():
         write_arrays(folder / f"{name}.npz", arrays)
