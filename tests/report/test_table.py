@@ -223,14 +223,6 @@ def test_clients_worse_off_than_with_a_baseline_are_counted(tmp_path: Path) -> N
     assert (value(table, "fedem", "worse_than_local"), value(table, "fedem", "loses_to_local")) == (50, 25)
 
 
-def test_equal_methods_are_named(tmp_path: Path) -> None:
-    for name in ("fedavg", "clustered"):
-        path = make_run(tmp_path / name, 0.7, name) / "clients.parquet"
-    assert "FedAvg and Clustered FL have equal test scores for every client and seed" in table_in(tmp_path).warnings
-    pd.read_parquet(path).assign(test_accuracy=[0.6, 0.8001]).to_parquet(path, index=False)
-    assert not [line for line in table_in(tmp_path).warnings if "equal" in line]
-
-
 def test_methods_that_only_guess_and_other_data_are_named(tmp_path: Path) -> None:
     classes = {"imbalanced": False, "threshold": 0.8, "majority_accuracy": sums(0.7), "worse_than_majority": 0.5}
     make_run(tmp_path / "a", 0.7, "fedavg", class_scores=classes, federation_digest="x")

@@ -1,13 +1,11 @@
-"""What makes a table less sure: rows that are compared with no other one, equal methods, guesses, unlike runs.
+"""What makes a table less sure: rows that are compared with no other one, guesses, unlike runs.
 
 A row is compared with no other one if its training had not ended, or if nobody chose its learning rate.
 """
 
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pandas as pd
 
 from fedem_lightning.errors import one_line
@@ -59,9 +57,6 @@ def warning_lines(setting: Setting) -> Iterator[str]:
     yield from (f"{UNFINISHED} {_unfinished(group)}" for group in setting.groups if finished(group) is False)
     if len(setting.groups) > 1 and (found := doubts(setting.groups)):
         yield f"not compared with other rows: {found}"
-    for groups in _equal_rows(setting):
-        names = " and ".join(shorten(group.name) for group in groups)
-        yield f"{names} have equal test scores for every client and seed"
     if guessing := [f"{shorten(g.name)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]:
         always = "always predicting each client's most frequent class, whose share is in brackets"
         yield f"rows that are no better than {always}: {', '.join(guessing)}"
@@ -99,17 +94,6 @@ def unknown_line(setting: Setting) -> list[str]:
     reasons = {one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None}
     names = "any row" if len(rows) == len(setting.groups) else ", ".join(shorten(group.name) for group in rows)
     return [f"whether training had ended is not known of {names} ({'; '.join(sorted(reasons))})"] if rows else []
-
-
-def _equal_rows(setting: Setting) -> list[list[Group]]:
-    """Rows with the same test score for every client and seed."""
-    found: dict[bytes, list[Group]] = defaultdict(list)
-    for group in setting.groups:
-        tables = [(run.seed, run.scored) for run in group.runs]
-        if all(len(table) for _, table in tables):  # to six decimals, so that the order of a sum does not count
-            parts = [(f"{seed} {','.join(t.index)} ", np.round(t["score"].to_numpy(), 6)) for seed, t in tables]
-            found[b"".join(names.encode() + scores.tobytes() for names, scores in parts)].append(group)
-    return [groups for groups in found.values() if len(groups) > 1]
 
 
 def _guessed(group: Group) -> float | None:
