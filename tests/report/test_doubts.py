@@ -79,9 +79,7 @@ def test_rows_are_marked_everywhere_and_a_command_mends_them(
     command = "python -m fedem_lightning algorithm=fedem 'dataset.path=my file' trainer.max_epochs=4 run_dir=old"
     stopped = {"trainer.max_epochs": 6, "callbacks.best_round.patience": 25}  # after four rounds of six
     four_methods(tmp_path / "runs", {"fedem": {"convergence": FALLING, "command": command, "config": stopped}})
-    out, err, code = report(
-        capsys, tmp_path / "runs", "--out", tmp_path / "out", "--figures", "seeds", "--compare", "fedem", "local"
-    )
+    out, err, code = report(capsys, tmp_path / "runs", "--out", tmp_path / "out", "--compare", "fedem", "local")
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines() if " † " in line[:15]] == ["FedEM"]
     (said,) = [line for line in out.splitlines() if line.startswith("† FedEM, seeds 0, 1, 2, 3, 4, 5: not finished: ")]
