@@ -40,4 +40,3 @@ def test_the_page_works(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             ran.append(module.rpartition(".")[2])
     assert set(ran) == {*COMMANDS, "export"}
     assert len(pd.read_parquet("predictions.parquet")) == 3 * 24
-    assert len(pd.read_csv("few.csv")) == 6
