@@ -4,10 +4,11 @@ from .algorithms.apfl import APFL
 from .algorithms.clustered import Clustered
 from .algorithms.fair import AFL, QFFL, Agnostic
 from .algorithms.fedala import FedALA
-from .algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
-from .algorithms.fedem import FedEM, FedRC
+from .algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
+from .algorithms.fedem import FedEM
 from .algorithms.fedfomo import FedFOMO
 from .algorithms.fedgmm import FedGMM
+from .algorithms.fedrc import FedRC
 from .algorithms.floral import FLoRAL
 from .algorithms.hypcluster import HypCluster, Mapper
 from .algorithms.l2sgd import L2SGD
@@ -15,6 +16,7 @@ from .algorithms.mocha import MOCHA
 from .algorithms.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from .algorithms.per_fedavg import PerFedAvg
 from .algorithms.proximal import Ditto, PFedMe
+from .algorithms.scaffold import Scaffold
 from .algorithms.surrogate import (
     DecentralizedSurrogateOptimization,
     DFedEM,
