@@ -25,7 +25,8 @@ class SyntheticMixture(FederatedDataModule):
     """Binary labels from M linear models, which each client mixes with its own weights.
 
         pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d),  n_t = min(50 + floor(LogNormal(4, 2)), 1000)
-        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2),  y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
+        x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2)
+        y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
     The n_t samples are training samples; each client has n_t // 3 validation and `test_size` test samples in addition.
     theta is a function of the seed; a client's pi and n_t are functions of (seed, client), and its samples also depend
