@@ -24,7 +24,8 @@ SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 class SyntheticMixture(FederatedDataModule):
     """Binary labels from M linear models, which each client mixes with its own weights.
 
-        pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d),  n_t = min(50 + floor(LogNormal(4, 2)), 1000)
+        pi_t ~ Dirichlet(alpha),  theta_m ~ U([-1, 1]^d)
+        n_t = min(50 + floor(LogNormal(4, 2)), 1000)
         x ~ U([-1, 1]^d),  z ~ Categorical(pi_t),  eps ~ N(0, noise^2)
         y ~ Bernoulli(sigmoid(<x, theta_z> + eps))
 
