@@ -61,7 +61,7 @@ def engines_and_blocks_agree(row: Row, backbone: str) -> None:
     served = []
     for engine in (LoopEngine(), VmapEngine(), VmapEngine(block_size=2), LoopEngine(block_size=1)):
         torch.manual_seed(0)
-        net = Noisy() if backbone == "noisy" else row.network(data)
+        net = Noisy if backbone == "noisy" else row.network(data)
         options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.2, momentum=0.9), "local_epochs": 1.6}
         model = row.kind(net, n_clients=4, batch_size=4, engine=engine, **options, **row.options)
         train(model, data, 2)

@@ -61,9 +61,9 @@ class L2SGD(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """The J local steps (xi = 0)."""
-        start, steps = self.models[batch.clients], self.local_steps_of(batch.federation, round_)  # [C, 1, ...], J
-        self.models[batch.clients] = x = self.local_sgd(start, batch, round_, steps=steps)
-        return Update(x, torch.ones_like(batch.counts()), start=start)  # x_bar is a plain mean
+        t, steps = batch.clients, self.local_steps_of(batch.federation, round_)  # J
+        self.models[t] = x = self.local_sgd(self.models[t], batch, round_, steps=steps)  # [C, 1, ...]
+        return Update(x, torch.ones_like(batch.counts()), start=self.received(t))  # x_bar is a plain mean
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """x_t <- (1 - rho) x_t + rho x_bar for the cohort (xi = 1); x_bar becomes the shared component."""
