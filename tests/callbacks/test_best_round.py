@@ -49,7 +49,8 @@ def test_the_file_of_an_earlier_training_is_not_taken(tmp_path: Path) -> None:
     data = make_data()
     model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1))
     callback = BestRound(None, tmp_path)
-    trainer = make_trainer(2, callbacks=[callback], enable_checkpointing=True)  # without evaluations
+    options = {"enable_checkpointing": True, "default_root_dir": tmp_path}
+    trainer = make_trainer(2, callbacks=[callback], **options)  # without evaluations
     trainer.fit(model, data)
     last = parameters(model).clone()
     callback.best = 1 if len(read_checkpoint(tmp_path / "best.ckpt")["statistics"]["round_seconds"]) != 1 else 2
