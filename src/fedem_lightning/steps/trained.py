@@ -120,5 +120,6 @@ def _personalized(algorithm: Method, federation: Federation, clients: Tensor) ->
         algorithm.personalize_clients(federation, unseen)
     everyone = torch.arange(len(clients), device=clients.device)
     parts = [personal for _, personal in models_scored(algorithm, federation, clients, everyone)]
+    algorithm.local.work.clear()  # no round counts it, and a server personalises for days
     own = [personal for personal in parts if not isinstance(personal, SharedModels)]
     return concatenated(own) if own else parts[0]
