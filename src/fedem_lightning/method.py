@@ -26,9 +26,9 @@ class Method(Parts):
     """The hooks of a method, and what they use; `FederatedAlgorithm` adds a constructor and Lightning's steps."""
 
     private_ok = False
-    """Whether the mean of their updates is all that leaves clients, so that noise on it covers the method: what one
-    client's data change in components, buffers and for others comes from it, not from samples that `initialize`,
-    `prepare` or `server_update` read, nor from numbers of samples."""
+    """Whether clients reveal nothing but the mean of their updates, to which `aggregation=private` adds noise.
+
+    It is False where `initialize`, `prepare` or `server_update` read clients' samples, or how many they have."""
     needs_sgd = False
     """Whether the equations are those of gradient steps, which an adaptive client optimiser would change."""
     sends_models = True
