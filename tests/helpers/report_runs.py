@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedem_lightning.evaluation.summaries import summarize_table
-from fedem_lightning.report import Group, Papers, Run, find_runs, group_runs
+from fedem_lightning.report import Group, Run, find_runs, group_runs
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.finished_run import read_run
 from fedem_lightning.report.scores_table import Table, scores_table
@@ -54,8 +54,8 @@ def make_sampled_run(
     return folder
 
 
-def tables_in(folder: Path, paper: str | None = None) -> list[Table]:
-    return [scores_table(setting, Papers(paper)) for setting in group_runs(find_runs([folder])[0])[0]]
+def tables_in(folder: Path) -> list[Table]:
+    return [scores_table(setting) for setting in group_runs(find_runs([folder])[0])[0]]
 
 
 def group_of(*folders: Path) -> Group:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.report import Papers, Run
+from fedem_lightning.report import Run
 from fedem_lightning.report.finished_run import read_run
 from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.report.scores_table import scores_table
@@ -52,8 +52,8 @@ def base(tmp_path: Path) -> Run:
 
 
 def share_with_bold(base: Run, n_tables: int, n_rows: int, n_seeds: int) -> float:
-    rng, papers = np.random.default_rng(0), Papers()
-    tables = [scores_table(table_of(base, null(rng, n_rows, n_seeds)), papers) for _ in range(n_tables)]
+    rng = np.random.default_rng(0)
+    tables = [scores_table(table_of(base, null(rng, n_rows, n_seeds))) for _ in range(n_tables)]
     notes = [sum(note.startswith("no row is bold") for note in table.warnings) for table in tables]
     assert notes == [int(n_seeds < 5)] * n_tables
     return float(np.mean([bool(table.leaders) for table in tables]))
@@ -75,16 +75,14 @@ def test_a_row_that_is_better_with_every_seed_is_bold(base: Run) -> None:
     rng = np.random.default_rng(0)
     scores = null(rng, 3, 5)
     scores[1] = scores[:, :, :].max(axis=0) + 0.1
-    table = scores_table(table_of(base, scores), Papers())
+    table = scores_table(table_of(base, scores))
     assert table.leaders == {key: "row 1" for key in ("weighted", "pooled", "mean", "bottom_decile", "worst")}
     assert not [line for line in table.warnings if line.startswith("no row is bold")]
     short = table_of(base, scores)
     short.groups[0].runs.pop()  # four seeds that all rows share
-    table = scores_table(short, Papers())
+    table = scores_table(short)
     assert table.leaders == {}
     assert table.warnings[:1] == ["no row is bold: that takes a test over 5 seeds that all rows share; these share 4"]
     two: Any = np.stack([scores[1], scores[1], scores[0]])
-    assert scores_table(table_of(base, two), Papers()).leaders == {}  # the first two are equal
-    assert not [
-        line for line in scores_table(table_of(base, scores[1:2]), Papers()).warnings if "bold" in line
-    ]  # one row
+    assert scores_table(table_of(base, two)).leaders == {}  # the first two are equal
+    assert not [line for line in scores_table(table_of(base, scores[1:2])).warnings if "bold" in line]  # one row

@@ -31,8 +31,6 @@ OTHERS = {
     "report folder": "no run can be read: folder: no run in it or below",
     "report run --out run/results.json": "--out: run/results.json is no folder",
     "report run --out report": "--out: report already holds report.html",
-    "report run --table fedem-table-9": "--table: there is no fedem-table-9; expected one of fedem-table-2, ",
-    "report run --columns weigthed": "--columns: no column 'weigthed'; expected some of seeds, rounds, ",
     "report run --compare fedavgg fedem": "--compare: no table has both 'fedavgg' and 'fedem'; the rows are ",
     "evaluate folder good.npz": "folder: no checkpoint here",
     "evaluate run none.npz": "DATA: no file none.npz",

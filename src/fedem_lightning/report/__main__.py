@@ -23,18 +23,9 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("folders", nargs="+", metavar="DIR", help="a run's folder, or any folder above runs")
     options.add_argument(
-        "--out", type=Path, metavar="DIR", help="also write a page, the table as CSV and LaTeX, and figures there"
+        "--out", type=Path, metavar="DIR", help="also write a page, the table with all columns, and figures there"
     )
     options.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
-    options.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="the columns to show, or all; default: the first six with numbers"
-    )
-    options.add_argument(
-        "--intervals", action="store_true", help="also show Student's 95 %% interval of the test scores over seeds"
-    )
-    options.add_argument(
-        "--table", metavar="NAME", help="the paper's table to compare with, e.g. fedem-table-7; default: what fits"
-    )
     options.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="also compare two rows client by client; labels, or algorithms"
     )

@@ -1,6 +1,6 @@
 """The columns of the table, a run's values in them, and the published numbers of the papers, from papers.csv.
 
-Columns of papers.csv: paper and table (together the name that --table takes), dataset, algorithm, clients (that train
+Columns of papers.csv: paper and table (together its name), dataset, algorithm, clients (that train
 and unseen ones together) and rounds (empty where the paper does not say), `when` (keys and values that the run's
 configuration must have, KEY=VALUE;KEY=VALUE, or nothing), column (the score), value and std as in the paper (accuracies
 in percent, losses and entropies in nats), note. `algorithm+name` is an adaptation after an algorithm.
@@ -8,13 +8,12 @@ in percent, losses and entropies in nats), note. `algorithm+name` is an adaptati
 
 import math
 from collections.abc import Hashable
+from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pandas as pd
-from scipy import special
 
-from fedem_lightning.errors import require
 from fedem_lightning.records import title_of_sum
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import BASELINES, as_typed
@@ -23,7 +22,7 @@ FIRST = (
     *("weighted", "paper_weighted", "unseen", "bottom_decile", "worse_than_local", "learning_rate", "megabytes"),
     *("val", "mean"),
 )
-"""The order of the columns that tables show unless the user names others: the first six of these that have numbers."""
+"""The order of the columns that tables show: the first six of these that have numbers."""
 
 
 class Column(NamedTuple):
@@ -70,25 +69,11 @@ SCORES = {
 }
 TESTED = tuple(key for key, score in SCORES.items() if score.place.endswith("test"))
 """The columns of test scores, in which the best row may be bold."""
-ENTROPIES = {"entropy": "seen", "unseen_entropy": "unseen"}
-"""The clients of whose mixture weights a column has the entropy."""
 _OTHERS = {
     "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f", "class_scores.balanced_accuracy.pooled", True),
     "auroc": Column("AUROC", ".3f", ".3f", "class_scores.auroc.pooled"),
     "worse_than_majority": Column("worse than majority, %", ".0f", "", "class_scores.worse_than_majority", True),
     "megabytes": Column("MB a client"),
-    "seconds": Column("s a round", place="seconds.per_round"),
-    "components": Column("components", ".0f"),
-    "entropy": Column("entropy", ".2f", ".2f"),
-    "paper_entropy": Column("paper entropy", ".2f"),
-    "unseen_entropy": Column("unseen entropy", ".2f", ".2f"),
-    "paper_unseen_entropy": Column("paper unseen entropy", ".2f"),
-    "dead": Column("dead components", ".2g"),
-    "pi_cosine_distance": Column("weights' distance", ".2g", ".1g", "recovery.pi_cosine_distance"),
-    "theta_cosine_distance": Column("components' distance", ".2g", ".1g", "recovery.theta_cosine_distance"),
-    "group_accuracy": Column("clients in their group, %", ".1f", ".2f", "recovery.group_accuracy", True),
-    "adjusted_rand_index": Column("adjusted Rand index", ".2f", ".2f", "recovery.adjusted_rand_index"),
-    "groups_found": Column("groups found", ".3g", ".2g", "recovery.groups_found"),
 }
 
 
@@ -101,7 +86,6 @@ def all_columns(percent: bool) -> dict[str, Column]:
         columns[key] = Column(score.header, form, std)
         if score.published:
             columns[f"paper_{key}"] = Column(f"paper {title_of_sum(score.published)}", form, std)
-    columns["interval"] = Column("95 % interval", form)
     columns |= _OTHERS
     for name in BASELINES:
         columns[f"worse_than_{name}"] = Column(f"worse than {name}, %", ".0f")
@@ -110,9 +94,9 @@ def all_columns(percent: bool) -> dict[str, Column]:
 
 
 def run_values(run: Run) -> dict[str, float]:
-    """A run's scores after training, in the table's unit, its costs and its mixture; NaN for what is not finite.
+    """A run's scores after training, in the table's unit, and its costs; NaN for what is not finite.
 
-    A column that the run says nothing about is missing. Entropies are the clients' mean of -sum_m pi_m ln pi_m in nats.
+    A column that the run says nothing about is missing.
     """
     (measure, factor), results = run.measure, run.results
     places = {key: (f"{score.place}.{measure}.{score.summary}", factor) for key, score in SCORES.items()}
@@ -125,11 +109,6 @@ def run_values(run: Run) -> dict[str, float]:
     found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
     if rates:
         found["learning_rate"] = rates[0]["rate"]
-    for key, population in ENTROPIES.items():
-        pi = run.weights(population)
-        found[key] = None if pi is None else float(special.entr(pi).sum(axis=1).mean())
-        if pi is not None and population == "seen":
-            found |= {"components": pi.shape[1], "dead": len(results["components"].get("dead", ()))}
     given = {key: float(value) for key, value in found.items() if value is not None}
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}
 
@@ -145,42 +124,38 @@ _TITLES = {"fedem": "FedEM", "three-approaches": "Three approaches", "user-centr
 _SAME = {"fedavg_plus": "fedavg+finetune", "fedavg+finetune": "fedavg_plus", "mapper": "fedavg+mapper"}
 """Two names of one method in different papers."""
 
-COMPONENTS_TABLE = "fedem-appendix-j3"
 CAVEAT = (
     "The papers' numbers belong to their own data, models and rounds; differences mean something where these agree."
 )
 
 
-class Papers:
-    """The published numbers: those of one table, a name of `numbers` (else UserError), or of all that fit a run."""
+@cache
+def papers_numbers() -> pd.DataFrame:
+    """The published numbers, with the column name: that of a paper and its table."""
+    texts = ("note", "when")
+    with (files(__package__) / "papers.csv").open(encoding="utf-8") as file:
+        numbers = pd.read_csv(file, dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
+    return numbers.assign(name=numbers.paper + "-" + numbers.table)
 
-    def __init__(self, table: str | None = None) -> None:
-        texts = ("note", "when")
-        with (files(__package__) / "papers.csv").open(encoding="utf-8") as file:
-            self.numbers = pd.read_csv(file, dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
-        self.numbers["name"] = self.numbers.paper + "-" + self.numbers.table
-        names = ", ".join(dict.fromkeys(self.numbers.name))
-        require(table is None or table in names.split(", "), f"--table: there is no {table}; expected one of {names}")
-        self.table = table
-        keys = ["name", "dataset", "algorithm", "column"]
-        self._index = {key: rows.to_dict("records") for key, rows in self.numbers.groupby(keys, sort=False)}
 
-    def find(self, run: Run, column: str, tables: tuple[str, ...]) -> dict[Hashable, Any] | None:
-        """The row of `numbers` for a run, from the first of `tables` that has one, or from the requested table.
+@cache
+def _numbers_of() -> dict[Hashable, list[dict[Hashable, Any]]]:
+    keys = ["name", "dataset", "algorithm", "column"]
+    return {key: rows.to_dict("records") for key, rows in papers_numbers().groupby(keys, sort=False)}
 
-        A run with other clients or rounds than the paper's gets a number from a requested table alone.
-        """
-        n_clients = run.results["n_clients"] + run.results.get("n_unseen_clients", 0)
-        sizes = {"clients": n_clients, "rounds": run.results["rounds"]}
-        for name in (self.table,) if self.table else tables:
-            for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
-                for row in self._index.get((name, run.results["dataset"], algorithm, column), []):
-                    pairs = [condition.partition("=")[::2] for condition in row["when"].split(";") if condition]
-                    holds = all(key in run.config and as_typed(run.config[key]) == value for key, value in pairs)
-                    fits = all(math.isnan(row[key]) or row[key] == size for key, size in sizes.items())
-                    if holds and (self.table or fits):
-                        return row
-        return None
+
+def published(run: Run, column: str) -> dict[Hashable, Any] | None:
+    """The row of `papers_numbers` for a run, of the first table that has one for its clients and rounds."""
+    n_clients = run.results["n_clients"] + run.results.get("n_unseen_clients", 0)
+    sizes = {"clients": n_clients, "rounds": run.results["rounds"]}
+    for name in tables_for(run):
+        for algorithm in (run.algorithm, _SAME.get(run.algorithm)):
+            for row in _numbers_of().get((name, run.results["dataset"], algorithm, column), []):
+                pairs = [condition.partition("=")[::2] for condition in row["when"].split(";") if condition]
+                holds = all(key in run.config and as_typed(run.config[key]) == value for key, value in pairs)
+                if holds and all(math.isnan(row[key]) or row[key] == size for key, size in sizes.items()):
+                    return row
+    return None
 
 
 def source(row: dict[Hashable, Any]) -> str:
@@ -200,7 +175,7 @@ def tables_for(run: Run) -> tuple[str, ...]:
     if run.results["dataset"] == "density":
         return ("three-approaches-table-1",)
     if run.results.get("unseen"):
-        return (COMPONENTS_TABLE,) if sampled else ("fedem-table-3",)
+        return ("fedem-appendix-j3",) if sampled else ("fedem-table-3",)
     if sampled:
         return ("fedem-table-8",)
     return ("fedem-table-2", "fedem-table-6", "fedem-appendix-j2")  # Table 7 has 1 / M of the rounds for FedEM

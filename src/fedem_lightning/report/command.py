@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedem_lightning.errors import one_line, require
 from fedem_lightning.evaluation.summaries import mean_tests
-from fedem_lightning.report.columns import CAVEAT, Papers
+from fedem_lightning.report.columns import CAVEAT
 from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.figures import FIGURES, figures_of
 from fedem_lightning.report.finished_run import Run, find_runs
@@ -30,23 +30,21 @@ from fedem_lightning.report.gains_by_client import (
 )
 from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
 from fedem_lightning.report.report_files import Report, write_report
-from fedem_lightning.report.scores_table import Table, choose_columns, headline, scores_table
+from fedem_lightning.report.scores_table import Table, headline, scores_table
 from fedem_lightning.run.commands import check_folder
 
 
 def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
-    papers = Papers(chosen.table)
     if chosen.out is not None:  # before any work
         figures = [f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")]
         compared_too = ["compare.csv"] if chosen.compare else []
-        check_folder(chosen.out, ["report.html", "report.csv", "report.tex", *compared_too, *figures], chosen.force)
-    report = assemble(chosen.folders, papers)
+        check_folder(chosen.out, ["report.html", "report.csv", *compared_too, *figures], chosen.force)
+    report = assemble(chosen.folders)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
-    report.left_out += choose_columns(report.tables, chosen.columns, chosen.intervals)
     report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
-        report.figures = figures_of(report.tables)
+        report.figures = figures_of([table.setting for table in report.tables])
     print_parts(report_parts(report))
     for pair in report.pairs:
         print_parts(map(Text, comparison_lines(*pair)))
@@ -58,8 +56,7 @@ def print_sweep(folder: Path) -> None:
     """Prints the table of a sweep's finished runs, what cannot be read, and the command that makes a page of them."""
     if not folder.is_dir():
         return
-    report, found = assemble([folder], Papers()), folder / "optimization_results.yaml"
-    choose_columns(report.tables, None)
+    report, found = assemble([folder]), folder / "optimization_results.yaml"
     print_parts(report_parts(report, best=not found.exists()))
     if found.exists():  # of a search: test scores choose nothing
         best = yaml.safe_load(found.read_text())
@@ -70,20 +67,20 @@ def print_sweep(folder: Path) -> None:
         print(f"a page with figures: python -m fedem_lightning.report {words}")
 
 
-def assemble(folders: Sequence[str | Path], papers: Papers) -> Report:
+def assemble(folders: Sequence[str | Path]) -> Report:
     """The tables of all runs below some folders, and a line for each that cannot be read."""
     runs, left_out = find_runs(folders)
     good: list[Run] = []
     for run in runs:
         try:
-            scores_table(group_runs([run])[0][0], papers)
+            scores_table(group_runs([run])[0][0])
         except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
             said = f"{type(error).__name__}: {one_line(error)[:80]}"
             left_out.append(f"{one_line(run.folder)}: broken: its files lack or hold something unexpected ({said})")
         else:
             good.append(run)
     settings, repeated = group_runs(good)
-    return Report([scores_table(setting, papers) for setting in settings], left_out=[*left_out, *repeated])
+    return Report([scores_table(setting) for setting in settings], left_out=[*left_out, *repeated])
 
 
 def print_parts(parts: Iterable[Text | RichTable]) -> None:
@@ -105,7 +102,7 @@ def report_parts(report: Report, best: bool = True) -> Iterator[Text | RichTable
             yield Text(headline(table), style="bold")
         yield from (Text(one_line(line)) for line in [*table.notes, *table.warnings])
         if others := [key for key in table.columns if key not in table.shown]:
-            yield Text(f"{len(others)} more columns, by --columns NAME ...: {', '.join(others)}", style="dim")
+            yield Text(f"{len(others)} more columns in report.csv (--out DIR): {', '.join(others)}", style="dim")
     if any(key.startswith("paper_") for table in report.tables for key in table.columns):
         yield Text(f"\n{CAVEAT}")
     if report.left_out:

@@ -3,7 +3,6 @@
 A row is compared with no other one if its training had not ended, or if nobody chose its learning rate.
 """
 
-import shlex
 from collections.abc import Iterable, Iterator
 
 import pandas as pd
@@ -11,7 +10,6 @@ import pandas as pd
 from fedem_lightning.errors import one_line
 from fedem_lightning.evaluation.convergence import unfinished_line
 from fedem_lightning.report.groups import Group, Setting, shorten
-from fedem_lightning.run.command_line import resume_command
 from fedem_lightning.run.summary import not_finite_lines
 from fedem_lightning.settings.keys import UNCHOSEN
 
@@ -70,30 +68,18 @@ def warning_lines(setting: Setting) -> Iterator[str]:
 
 
 def _unfinished(group: Group) -> str:
-    """The seeds whose loss still fell, by how much it did with the first of them, and what continues that run."""
+    """The seeds whose loss still fell, by how much it did with the first of them, and how to go on."""
     runs = [run for run in group.runs if run.results["convergence"].get("finished") is False]
-    first, seeds = runs[0], ", ".join(str(run.seed) for run in runs)
-    rounds, planned = first.results["rounds"], first.config.get("trainer.max_epochs")
-    planned = max(rounds, planned) if isinstance(planned, int) else rounds
-    more = {"trainer.max_epochs": 2 * planned}
-    patience = first.config.get("callbacks.best_round.patience")
-    if rounds < planned and patience:  # it has ended it
-        more["callbacks.best_round.patience"] = 2 * patience
-    words = shlex.split(str(first.results.get("command") or ""))[3:]  # without python -m fedem_lightning
-    kept = [word for word in words if word.partition("=")[0] not in more]
-    kept += [f"{key}={value}" for key, value in more.items()]
-    command = resume_command(first.folder.absolute(), kept) if words else f"Trainer(max_epochs={2 * rounds})"
-    said = unfinished_line(first.results["convergence"])
-    return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {said}; go on with: {command}"
+    seeds, said = ", ".join(str(run.seed) for run in runs), unfinished_line(runs[0].results["convergence"])
+    more = "go on by its command with ckpt_path=auto and more trainer.max_epochs (and callbacks.best_round.patience)"
+    return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {said}; {more}"
 
 
 def unknown_line(setting: Setting) -> list[str]:
-    """A line on rows of which it is not known whether their training had ended, with the reasons; none without any."""
+    """A line on rows of which it is not known whether their training had ended; none without any."""
     rows = [group for group in setting.groups if finished(group) is None]
-    said = [run.results["convergence"] for group in rows for run in group.runs]
-    reasons = {one_line(c.get("reason") or "made before runs looked") for c in said if c.get("finished") is None}
     names = "any row" if len(rows) == len(setting.groups) else ", ".join(shorten(group.name) for group in rows)
-    return [f"whether training had ended is not known of {names} ({'; '.join(sorted(reasons))})"] if rows else []
+    return [f"whether training had ended is not known of {names}"] if rows else []
 
 
 def _guessed(group: Group) -> float | None:

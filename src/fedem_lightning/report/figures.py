@@ -1,4 +1,4 @@
-"""The figures of a report: scores by round, by seed, and over the clients."""
+"""The figures of a report: scores by round, and over the clients."""
 
 import io
 import warnings
@@ -15,12 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
 
-from fedem_lightning.report.gains_by_client import t_interval
 from fedem_lightning.report.groups import BASELINES, Group, Setting
-from fedem_lightning.report.scores_table import Table
 from fedem_lightning.run.figures import PALETTE, STYLE, by_round_axis, drawn_text, legend_below
 
-FIGURES = ("curves", "seeds", "clients")
+FIGURES = ("curves", "clients")
 _FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
 _LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
@@ -42,12 +40,11 @@ class Drawn(NamedTuple):
     pdf: bytes
 
 
-def figures_of(tables: Sequence[Table]) -> list[Drawn]:
+def figures_of(settings: Sequence[Setting]) -> list[Drawn]:
     """The figures for which some run has data."""
-    settings = [table.setting for table in tables]
     rows = looks(settings)
     with mpl.rc_context(STYLE | {"pdf.fonttype": 42}):  # text stays text in a PDF file
-        drawn = [curves(settings, rows), seeds_figure(tables, rows), percentile_figure(settings, rows)]
+        drawn = [curves(settings, rows), percentile_figure(settings, rows)]
     return [figure for figure in drawn if figure is not None]
 
 
@@ -108,33 +105,6 @@ def _over_seeds(group: Group) -> pd.DataFrame | None:
     return None if points.empty else points
 
 
-def seeds_figure(tables: Sequence[Table], looks: Looks) -> Drawn | None:
-    """Draws each seed's test score as a point, a line a method, with the mean and its 95 % interval; best on top."""
-    drawn = [table for table in tables if "weighted" in table.columns]
-    height = 0.9 + 0.24 * max((len(table.setting.groups) for table in drawn), default=0)
-    caption = (
-        "A point is one seed, the bar is the mean; the line is Student's 95 % interval of the mean over seeds, which "
-        "are assumed normal."
-    )
-    panels = [(table.setting.title, partial(_draw_seeds, table=table, looks=looks)) for table in drawn]
-    return _with_panels("seeds", "Test score by method", caption, panels, height)
-
-
-def _draw_seeds(axes: Axes, table: Table, looks: Looks) -> None:
-    scores, setting = table.seeds["weighted"].unstack("row"), table.setting
-    known = [group for group in setting.groups if np.isfinite(table.value(group, "weighted"))]
-    known.sort(key=lambda group: setting.sign * table.value(group, "weighted"))
-    for place, group in enumerate(known):
-        values, colour = scores[group.label].dropna().to_numpy(), looks[group.label]["color"]
-        axes.plot(values, np.full(len(values), place), "o", color=colour, markersize=4, alpha=0.5)
-        axes.plot([values.mean()], [place], "|", color=colour, markersize=12, markeredgewidth=2)
-        if len(values) > 1:
-            axes.plot(t_interval(values), [place, place], color=colour, linewidth=1.2)
-    axes.set_yticks(range(len(known)), [drawn_text(group.name, 30) for group in known])
-    axes.set(xlabel=f"test {setting.unit}, weighted", ylim=(-0.6, len(known) - 0.4))
-    axes.grid(visible=False, axis="y")
-
-
 def percentile_figure(settings: Sequence[Setting], looks: Looks) -> Drawn | None:
     """Draws test scores of the clients that train, from the lowest to the highest, with a band over seeds."""
     drawn = [setting for setting in settings if any(map(_quantiles, setting.groups))]
@@ -165,17 +135,14 @@ def _draw_over_seeds(axes: Axes, x: Any, scores: pd.DataFrame, label: str, look:
 
 
 def _with_panels(
-    name: str, title: str, caption: str, panels: Sequence[tuple[str, Callable[[Axes], None]]], height: float = 0.0
+    name: str, title: str, caption: str, panels: Sequence[tuple[str, Callable[[Axes], None]]]
 ) -> Drawn | None:
-    """A figure of panels, each a title and what draws it, three in a row, under one legend; None without any.
-
-    Panels have 4.2 inches by 3, or `height` if that is more.
-    """
+    """A figure of panels, each a title and what draws it, three in a row, under one legend; None without any."""
     if not panels:
         return None
     columns = min(3, len(panels))
     rows = ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.2 * columns, max(3.0, height) * rows), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3 * rows), layout="constrained")
     for number, (panel, draw) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title(drawn_text(panel, 60), fontsize=9)

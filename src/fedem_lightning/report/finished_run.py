@@ -109,18 +109,9 @@ class Run:
             return pd.DataFrame({"row": row, "id": clients["id"].to_numpy()[row], str(measure): values})
         return None
 
-    def weights(self, population: str = "seen") -> np.ndarray | None:
-        """Mixture weights after training of the seen or the unseen clients, float [T, M]; None without any."""
-        table = self.clients
-        names = [str(name) for name in table if str(name).startswith("pi_")]
-        if len(names) < 2:
-            return None
-        pi = table.loc[table["population"] == population, names].to_numpy(dtype=float)
-        return pi if len(pi) else None
-
 
 _OPTIONAL = (
-    *("environment", "honest", "val", "unseen", "reference", "recovery", "components", "data", "not_finite"),
+    *("environment", "honest", "val", "unseen", "reference", "data", "not_finite"),
     *("class_scores", "convergence"),
 )
 """Keys of results.json with further keys; anything else there counts as nothing."""

@@ -1,7 +1,6 @@
-"""Files of the report: the page, the table as CSV and LaTeX, the figures, and clients that are compared."""
+"""Files of the report: the page, the table as CSV, the figures, and clients that are compared."""
 
 import base64
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,6 @@ from fedem_lightning.report.figures import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
 from fedem_lightning.report.scores_table import Table, headline
-
-_LATEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "†": r"$\dagger$"}
-)
 
 
 @dataclass
@@ -71,33 +64,6 @@ def _cell(text: Any) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def latex_table(table: Table) -> str:
-    """The table for a document that loads booktabs; what makes it less sure stands below it in comments."""
-    rows = []
-    for group in table.setting.groups:
-        cells = [(_latex_number(table.text(group, key)), table.is_bold(group, key)) for key in table.shown]
-        rows.append([_latex(table.row(group)), *(rf"\textbf{{{text}}}" if bold else text for text, bold in cells)])
-    frame = pd.DataFrame(rows, columns=["algorithm", *(_latex(table.columns[key].header) for key in table.shown)])
-    text: str = frame.style.hide(axis="index").to_latex(
-        hrules=True,
-        column_format="l" + "r" * len(table.shown),
-        position_float="centering",
-        environment="table*",
-        caption=_latex(table.title),
-    )
-    return text + "".join(f"% {one_line(note)}\n" for note in [*table.notes, *table.warnings])
-
-
-def _latex(text: str) -> str:
-    """A text in LaTeX that shows as it is."""
-    return one_line(text).translate(_LATEX)
-
-
-def _latex_number(text: str) -> str:
-    """A number as the tables show it; a missing one is a dash, a minus sign is set as one."""
-    return "--" if text == "-" else re.sub(r"(?<![^ ])-", "$-$", _latex(text))
-
-
 def html_page(report: Report) -> str:
     """The whole page; the template escapes all text, of which each is one line of at most 400 letters."""
     environment = Environment(
@@ -116,12 +82,10 @@ def html_page(report: Report) -> str:
 
 
 def write_report(report: Report, folder: Path) -> list[str]:
-    """Writes the page, the table as CSV and LaTeX, figures as PDF and PNG, the compared clients; returns the names."""
-    latex = [latex_table(table) for table in report.tables]
+    """Writes the page, the table as CSV, figures as PDF and PNG, the compared clients; returns the names."""
     contents = {
         "report.html": html_page(report).encode(),
         "report.csv": csv_table(report.tables).to_csv(index=False).encode(),
-        "report.tex": "\n".join([r"% needs \usepackage{booktabs}", *latex]).encode(),
     }
     contents |= {"compare.csv": clients_table(report.pairs).to_csv(index=False).encode()} if report.pairs else {}
     for drawn in report.figures:

@@ -1,25 +1,19 @@
 """The table of scores: each row is a group of runs, with mean and deviation over seeds and the papers' numbers."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from fedem_lightning.errors import one_line, require
 from fedem_lightning.report.columns import (
-    COMPONENTS_TABLE,
-    ENTROPIES,
     FIRST,
     SCORES,
     TESTED,
     Column,
-    Papers,
     all_columns,
+    published,
     run_values,
     source,
-    tables_for,
 )
 from fedem_lightning.report.doubts import (
     MARK,
@@ -35,7 +29,7 @@ from fedem_lightning.report.gains_by_client import ENOUGH_SEEDS, compare_clients
 from fedem_lightning.report.groups import BASELINES, Group, Setting, shorten
 
 _Values = dict[str, dict[str, float]]
-_N_SHOWN = 6  # columns that are shown unless the user names some
+_N_SHOWN = 6  # columns at most
 
 
 @dataclass
@@ -50,7 +44,11 @@ class Table:
     leaders: dict[str, str]  # the label of the row that is best beyond chance, by key of the column
     notes: list[str]  # lines below the table, such as sources
     warnings: list[str]  # further lines, about what makes the table less sure
-    shown: list[str] = field(default_factory=list)  # the keys of the columns to show, see `choose_columns`
+
+    @property
+    def shown(self) -> list[str]:
+        """The keys of the columns to show; report.csv has all."""
+        return [key for key in FIRST if key in self.columns][:_N_SHOWN]
 
     @property
     def title(self) -> str:
@@ -64,9 +62,6 @@ class Table:
 
     def text(self, group: Group, key: str) -> str:
         """A cell as readers see it."""
-        if key == "interval" and math.isfinite(reach := self.value(group, key)):
-            middle, show = self.value(group, "weighted"), self.columns[key].show
-            return f"{show(middle - reach)} to {show(middle + reach)}"
         text = self.columns[key].show(self.value(group, key), self.std.get(key, {}).get(group.label, math.nan))
         return text + MARK if key == "learning_rate" and unchosen(group) else text
 
@@ -79,7 +74,7 @@ class Table:
         return self.leaders.get(key) == group.label
 
 
-def scores_table(setting: Setting, papers: Papers) -> Table:
+def scores_table(setting: Setting) -> Table:
     """The table of a setting, beside the papers' numbers."""
     runs = {(group.label, run.seed): run for group in setting.groups for run in group.runs}
     index = pd.MultiIndex.from_tuples(runs, names=["row", "seed"])
@@ -91,10 +86,7 @@ def scores_table(setting: Setting, papers: Papers) -> Table:
     mean: _Values = by_row.mean().where(complete).to_dict()  # type: ignore[assignment]
     std: _Values = by_row.std(ddof=1).where(complete).to_dict()  # type: ignore[assignment]
     mean["seeds"] = {group.label: float(len(group.runs)) for group in setting.groups}
-    if "weighted" in seeds:  # the half of Student's interval of the mean over seeds
-        found = {str(label): scores.to_numpy() for label, scores in seeds["weighted"].groupby(level="row")}
-        mean["interval"] = {k: np.ptp(t_interval(v)) / 2 for k, v in found.items() if len(v) > 1}
-    sources = _add_published(setting, papers, mean, std)
+    sources = _add_published(setting, mean, std)
     filled = {key: [label for label, v in by_label.items() if math.isfinite(v)] for key, by_label in mean.items()}
     columns = {key: column for key, column in all_columns(setting.measure[1] == 100).items() if filled.get(key)}
     compared = {group.label for group in setting.groups if not doubt(group)}
@@ -117,42 +109,19 @@ def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
     return shares.set_axis([f"worse_than_{name}", f"loses_to_{name}"], axis="columns")
 
 
-def _add_published(setting: Setting, papers: Papers, mean: _Values, std: _Values) -> list[str]:
+def _add_published(setting: Setting, mean: _Values, std: _Values) -> list[str]:
     """Adds the papers' numbers to the means; lines with their sources."""
     suffix = "" if setting.measure[0] == "accuracy" else f"_{setting.measure[0]}"
     wanted = {key: score.published + suffix for key, score in SCORES.items() if score.published and key in mean}
     sources: dict[str, dict[str, None]] = {}
     for group in setting.groups:
-        tables = tables_for(group.runs[0])
-        sought = {key: (column, tables) for key, column in wanted.items()}
-        sought |= {key: (key, (COMPONENTS_TABLE,)) for key in ENTROPIES if key in mean}
-        for key, (column, names) in sought.items():
-            found = papers.find(group.runs[0], column, names)
+        for key, column in wanted.items():
+            found = published(group.runs[0], column)
             if found is not None and math.isfinite(mean[key].get(group.label, math.nan)):
                 mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
                 std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
                 sources.setdefault(source(found), {})[shorten(group.name)] = None
     return [f"paper: {title}, beside {', '.join(labels)}" for title, labels in sources.items()]
-
-
-def choose_columns(tables: Sequence[Table], names: Sequence[str] | None, intervals: bool = False) -> list[str]:
-    """Makes tables show the columns named, all (`["all"]`), or the first six, of those with numbers.
-
-    With `intervals` the 95 % intervals stand after the test scores. It returns a line for each named column in which no
-    table has numbers. UserError: a name is that of no column.
-    """
-    known = [*all_columns(percent=True), "all"]
-    for name in names or ():
-        require(name in known, f"--columns: no column {one_line(name)!r}; expected some of {', '.join(known)}")
-    for table in tables:
-        wanted = FIRST if names is None else table.columns if "all" in names else names
-        shown = [key for key in wanted if key in table.columns][: _N_SHOWN if names is None else None]
-        if intervals and "interval" in table.columns and "interval" not in shown:
-            shown.insert(shown.index("weighted") + 1 if "weighted" in shown else 0, "interval")
-        table.shown = shown
-    filled = {key for table in tables for key in table.columns} | {"all"}
-    asked = [*(names or ()), *["interval"] * intervals]
-    return [f"no run has numbers for the column {name}" for name in asked if name not in filled]
 
 
 def headline(table: Table) -> str:
