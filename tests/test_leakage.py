@@ -23,6 +23,7 @@ from fedem_lightning import (
     Finetune,
     HypCluster,
     Interpolate,
+    Mapper,
     Oracle,
     PerFedAvg,
     UserCentric,
@@ -31,7 +32,10 @@ from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, make_trainer, split_of, stored
 
 N_CLIENTS = 6  # no tensor of these small models has this size for another reason
-SEEN_BY_VALIDATION = {FedFOMO: "weighs others' models by the loss on the client's validation samples"}
+SEEN_BY_VALIDATION = {
+    FedFOMO: "weighs others' models by the loss on the client's validation samples",
+    Mapper: "chooses lambda by them",
+}
 MORE = [  # what has a table of its own, and options under which a method looks at data elsewhere
     Row(Oracle),
     Row(MOCHA, options={"inner_rounds": 1}),
@@ -39,9 +43,6 @@ MORE = [  # what has a table of its own, and options under which a method looks 
     Row(HypCluster),
     Row(UserCentric, options={"n_streams": 2, "label_adjusted": True}),
     Row(FedAvg, options={"adaptation": Finetune()}),
-    Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.2, 0.8), selection="train")}),
-    Row(FedAvg, options={"adaptation": Interpolate("own", (0.2, 0.8), selection="train")}),
-    Row(FedAvg, options={"adaptation": Interpolate("mixture", (0.2, 0.8), selection="train")}),
 ]
 BY_VALIDATION = [  # adaptations that choose lambda on validation samples
     Row(FedAvg, options={"adaptation": Dapper(lambdas=(0.0, 1.0))}),

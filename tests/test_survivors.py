@@ -83,15 +83,14 @@ def test_the_parts_of_a_clients_samples_are_drawn_at_random() -> None:
     assert max(noises) < in_order / 3
 
 
-@pytest.mark.parametrize("selection", ["val", "train"])
-def test_lambda_is_judged_by_the_mean_loss_on_its_split(selection: str) -> None:
+def test_lambda_is_judged_by_the_mean_loss_on_validation_samples() -> None:
     data = make_data(sizes=(20, 25, 30, 15))
     model = make_model(FedAvg, data).double()
     served = model.personal_models(EVERYBODY)
-    found = selection_losses(served, data.federation.block(EVERYBODY, "train"), selection)
+    found = selection_losses(served, data.federation.block(EVERYBODY, "train"))
     theta = vector(model.components[0])
     for t in range(4):
-        assert float(found[t]) == pytest.approx(losses(theta, *samples(data, t, selection)).mean(), rel=1e-12)
+        assert float(found[t]) == pytest.approx(losses(theta, *samples(data, t, "val")).mean(), rel=1e-12)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

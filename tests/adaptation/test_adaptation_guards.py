@@ -117,14 +117,11 @@ def contrary() -> FederatedDataModule:
     return FederatedDataModule.from_arrays(x, y, client, split=split, n_classes=3)
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"), [("val", [0.0, 1.0, 0.0, 1.0]), ("train", [1.0, 1.0, 1.0, 1.0])], ids=["val", "train"]
-)
-def test_dapper_chooses_lambda_on_the_samples_it_was_told_to(selection: Any, expected: list[float]) -> None:
+def test_dapper_chooses_lambda_on_validation_samples() -> None:
     """Half of the pool has label 0 and half label 1; a client's own samples have one label alone."""
-    data, sgd = contrary(), ClientSGD(lr=0.5)
+    data, sgd, expected = contrary(), ClientSGD(lr=0.5), [0.0, 1.0, 0.0, 1.0]
     model = make_model(FedAvg, data, client_optimizer=sgd)
-    chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, block_of(data))
+    chosen = Dapper(lambdas=(0.0, 1.0)).adapt(model, block_of(data))
     assert chosen.columns["lambda"].tolist() == expected
     each = [Dapper(lambdas=(value,)).adapt(model, block_of(data)).models for value in (0.0, 1.0)]
     for t, value in enumerate(expected):  # and serves the model of this lambda
@@ -140,9 +137,7 @@ def test_dapper_scores_a_lambda_on_the_clients_own_samples_not_on_those_drawn_fo
         np.random.default_rng(0).normal(size=(132, 4)), y, client, n_classes=3, fractions=ALL_TRAIN
     )
     model = make_model(FedAvg, data, client_optimizer=ClientSGD(lr=0.1))
-    for selection in ("train", "val"):  # there are no validation samples
-        chosen = Dapper(lambdas=(0.0, 1.0), selection=selection).adapt(model, block_of(data))
-        assert chosen.columns["lambda"][0] == 1.0
+    assert Dapper(lambdas=(0.0, 1.0)).adapt(model, block_of(data)).columns["lambda"][0] == 1.0  # on training samples
 
 
 # --- interpolation ----------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_one_round_of_mapper_in_numpy() -> None:
         n_clients=2,
         batch_size=10,
         client_optimizer=ClientSGD(lr=lr),
-        adaptation=Interpolate(lambdas=grid, selection="train", client_optimizer=ClientSGD(lr=lr)),
+        adaptation=Interpolate(lambdas=grid, client_optimizer=ClientSGD(lr=lr)),
     )
     h_c = next(model.parameters()).detach().double().flatten().numpy().copy()
     start = {"logits.weight": torch.from_numpy(h_c.reshape(1, 1, 4, 1)).expand(2, 1, 4, 1).clone()}

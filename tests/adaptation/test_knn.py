@@ -100,8 +100,7 @@ def chosen_by_hand(model: Any, data: FederatedDataModule, t: int, split: str, gr
     return float(grid[int(np.argmin(losses))])
 
 
-@pytest.mark.parametrize("selection", ["val", "train"])
-def test_lambda_has_the_lowest_loss_of_the_grid(selection: Any) -> None:
+def test_lambda_has_the_lowest_loss_of_the_grid() -> None:
     """The last client has no validation samples, and takes its training samples."""
     sizes, grid = (40, 31, 50, 9), np.linspace(0, 1, 11)
     client = np.repeat(np.arange(4), sizes)
@@ -112,8 +111,8 @@ def test_lambda_has_the_lowest_loss_of_the_grid(selection: Any) -> None:
     y = (x[:, :3] + 0.7 * rng.normal(size=(len(client), 3))).argmax(axis=1)
     data = FederatedDataModule.from_arrays(x, (y + client) % 3, client, split=split, n_classes=3)
     model = trained(FedAvg, data)
-    found = KNN(5, lambdas=tuple(grid), selection=selection).adapt(model, block_of(data, "train")).columns["lambda"]
-    splits = [selection] * 3 + ["train"]
+    found = KNN(5, lambdas=tuple(grid)).adapt(model, block_of(data, "train")).columns["lambda"]
+    splits = ["val"] * 3 + ["train"]
     expected = [chosen_by_hand(model, data, t, s, grid) for t, s in enumerate(splits)]
     assert len(set(expected)) > 1
     np.testing.assert_allclose(found.numpy(), expected)
@@ -168,14 +167,3 @@ def test_what_is_refused() -> None:
         model = FedAvg(network, n_clients=data.n_clients, adaptation=KNN())
         with pytest.raises(UserError, match=r"adaptation: KNN needs (one class for each sample|features)"):
             train(model, data, 1)
-    data = make_data()
-    for pattern, message in (("(", "is no regular expression"), ("tail", "is in no parameter's name")):
-        with pytest.raises(UserError, match=rf"adaptation\.head: .*{message}"):
-            KNN(head=pattern).adapt(trained(FedAvg, data), block_of(data, "train"))
-
-
-def test_a_pattern_chooses_the_layer_whose_inputs_are_the_features() -> None:
-    data = make_data()
-    model, block = trained(FedAvg, data), block_of(data, "train")
-    found = KNN(head="layers.0").adapt(model, block).models["features"][0, 0]
-    torch.testing.assert_close(found[: block.counts()[0]], block.x(torch.float64)[block.owner == 0])

@@ -57,7 +57,7 @@ METHODS = [
 ADAPTATIONS = [
     Finetune(),
     Interpolate(),
-    Interpolate("own", selection="train"),
+    Interpolate("own"),
     KNN(neighbours=2),
     Dapper(ratio=2.0),
 ]

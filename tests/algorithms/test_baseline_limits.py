@@ -17,13 +17,11 @@ from fedem_lightning import (
     FederatedDataModule,
     FedPer,
     FedRep,
-    Finetune,
     LGFedAvg,
     Linear,
     Local,
     UserError,
 )
-from fedem_lightning.evaluation.scores import scored_models
 from fedem_lightning.models.parts import normalization_tensors
 from helpers import by_hand
 from helpers.federations import make_data, make_model, parameters, train, train_and_test
@@ -51,15 +49,6 @@ def test_ditto_without_its_penalty_is_local_and_its_shared_model_fedavgs(state: 
     )
     torch.testing.assert_close(everybody(ditto), everybody(alone), rtol=0, atol=0)
     same(ditto, shared)
-
-
-@pytest.mark.parametrize(("chosen", "moving"), [("head", {"layers.2"}), ("body", {"layers.0"})])
-def test_tuning_moves_the_part_that_is_asked_for(chosen: Any, moving: set[str]) -> None:
-    data = make_data()
-    model = make_model(FedBABU, data, hidden=True, adaptation=Finetune(2, ClientSGD(lr=0.1), part=chosen)).double()
-    tuned = scored_models(model, data.federation.block(torch.arange(4), "train")).models
-    moved = {n.rpartition(".")[0] for n, rows in tuned.items() if not torch.equal(rows, everybody(model)[n])}
-    assert moved == moving
 
 
 # --- FedBN ------------------------------------------------------------------------------------------------------------

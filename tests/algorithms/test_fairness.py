@@ -137,7 +137,7 @@ WORK: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
     (APFL, {"local_steps": 3}),
     (PFedMe, {"inner_steps": 3, "local_epochs": 2}),
     (HypCluster, {"n_components": 3, "initialization": "random"}),
-    (Mapper, {"local_epochs": 2, "adaptation": Interpolate(lambdas=(0.0, 0.2, 0.7), epochs=3, selection="train")}),
+    (Mapper, {"local_epochs": 2, "adaptation": Interpolate(lambdas=(0.0, 0.2, 0.7), epochs=3)}),
     (L2SGD, {"probability": 0.2}),
 ]
 

@@ -17,7 +17,6 @@ from fedem_lightning import (
     FederatedDataModule,
     FedProto,
     FedRoD,
-    Finetune,
     LeNet5,
     Linear,
     UserError,
@@ -220,8 +219,6 @@ def test_what_is_refused_is_one_line(kind: Any, data: FederatedDataModule) -> No
         kind(Categorical(n_outputs=DensityDataModule(n_clients=4).n_outputs), 4)
     with pytest.raises(UserError, match=r"^head: layers.0.bias, layers.2.bias are neither one module nor"):
         kind(MLP((4,), 3), 2, head="bias")
-    with pytest.raises(UserError, match=r"^adaptation.part: FedProto predicts by features, expected all or"):
-        FedProto(MLP((4,), 3), 2, adaptation=Finetune(part="head"))
     with pytest.raises(UserError, match="the network does not call its module last"):
         train(kind(Uncalled(), CLIENTS, head="last"), data, 1)
 

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[type, FederatedDataModule, dict[str, Any]]] = {
     "own models in blocks": (Local, make_data(SIZES), {"engine": LoopEngine(block_size=2), "scored_clients": 3}),
     "clusters, unseen": (HypCluster, make_data(SIZES, **UNSEEN), {"initialization": "random"}),
     "tuned, unseen": (FedAvg, make_data(SIZES, **UNSEEN), {"adaptation": Finetune(1), "personalize_fraction": 0.5}),
-    "interpolated": (FedAvg, make_data(SIZES), {"adaptation": Interpolate(lambdas=(0.2, 0.7), selection="train")}),
+    "interpolated": (FedAvg, make_data(SIZES), {"adaptation": Interpolate(lambdas=(0.2, 0.7))}),
     "binary": (FedAvg, make_data(SIZES, n_classes=2, task="binary"), {}),
     "regression": (FedEM, regression(**UNSEEN), {}),
     "density": (FedAvg, DensityDataModule(n_clients=5, n_symbols=9, n_samples=20, test_size=30), {}),

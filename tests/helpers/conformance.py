@@ -137,7 +137,7 @@ ROWS = [
     Row(fl.HypCluster, down=2, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
         fl.Mapper,
-        options={"adaptation": fl.Interpolate(lambdas=(0.2, 0.7), selection="train")},
+        options={"adaptation": fl.Interpolate(lambdas=(0.2, 0.7))},
         as_fedavg={"adaptation": fl.Interpolate(lambdas=(0.0,))},
     ),
     # equal samples have no noise, by which eq6 divides

@@ -1,8 +1,8 @@
 """Adaptations, the step between training and scoring: their base class, the selection of a weight, and local tuning."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import torch
 from annotated_types import MinLen
@@ -16,7 +16,6 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.em import add_by_owner
 from fedem_lightning.local_solver import Step
 from fedem_lightning.method import Method
-from fedem_lightning.models.parts import one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, sample_weights
 from fedem_lightning.models.tensors import along
 from fedem_lightning.records.recipes import Recorded
@@ -56,41 +55,34 @@ class Adaptation(Recorded, ABC):
         block: Block,
         weights: Tensor | None = None,
         step: Step | None = None,
-        only: Collection[str] | None = None,
     ) -> Models:
         """The models [C, M, ...] after SGD; samples are shuffled as in the round after the last one.
 
-        The step (None: SGD's) reads the samples' weights [n, M] (None: 1); `only` these parameters train (None: all).
+        The step (None: SGD's) reads the samples' weights [n, M] (None: 1).
         """
         optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
         sgd = algorithm.local.sgd if mixture is None else mixture.train
-        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "only": only, "optimizer": optimizer}
+        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "optimizer": optimizer}
         return sgd(models, block, rounds, weights, state=None, quiet=True, **options)
 
 
 Grid = Annotated[Sequence[Share], MinLen(1)]
-SelectionSamples = Literal["val", "train"]
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def selection_samples(block: Block, selection: str) -> Block:
-    """The samples by which lambda is selected: validation samples; training samples of a client without any.
-
-    If `selection` is "train", they are training samples of all clients, those of `block`.
-    """
-    if selection == "train":
-        return block
+def selection_samples(block: Block) -> Block:
+    """The samples by which lambda is selected: validation samples; training samples of a client without any."""
     val = block.federation.block(block.clients, "val")
     rest = val.counts()[block.owner] == 0
     index, owner = torch.cat([val.index, block.index[rest]]), torch.cat([val.owner, block.owner[rest]])
     return Block(block.federation, block.clients, index, owner)
 
 
-def selection_losses(personal: PersonalModels, block: Block, selection: str) -> Tensor:
+def selection_losses(personal: PersonalModels, block: Block) -> Tensor:
     """The mean loss by which lambda is selected, [C]: the loss of predictions, as in scoring."""
-    chosen, task = selection_samples(block, selection), block.federation.task
+    chosen, task = selection_samples(block), block.federation.task
     sums = personal.mixture.new_zeros(len(block.clients))
     for piece in chosen.pieces() if len(chosen.index) else ():
         losses = task.scores(personal.predict(piece), piece.y())["loss"]
@@ -125,37 +117,16 @@ class Finetune(Adaptation):
     Args:
         epochs: E; 0 leaves the models as they are.
         client_optimizer: of the tuning; None: the algorithm's, at the learning rate of its first round.
-        part: what is tuned: "all" parameters, the "head", or the "body".
-        head: a regular expression found in the names of the head's tensors; None: the layer that computes the outputs.
 
     """
 
     private_ok = True
 
-    def __init__(
-        self,
-        epochs: Count = 1,
-        client_optimizer: AnyClientOptimizer | None = None,
-        part: Literal["all", "head", "body"] = "all",
-        head: str | None = None,
-    ) -> None:
+    def __init__(self, epochs: Count = 1, client_optimizer: AnyClientOptimizer | None = None) -> None:
         super().__init__(epochs, client_optimizer)
-        self.part, self.head = part, head
-
-    def check_network(self, network: nn.Module, federation: Federation) -> None:
-        """Refuses a head that the network does not have."""
-        self._tuned(network, federation)
-
-    def _tuned(self, network: nn.Module, federation: Federation) -> Collection[str] | None:
-        """Names of what is tuned; None: everything."""
-        if self.part == "all":
-            return None
-        found = split_body_head(network, self.head, "adaptation.head", one_sample(federation, network))
-        return found.head if self.part == "head" else found.body
 
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""
         own = algorithm.personal_models(block.clients)
-        only = self._tuned(algorithm.components[0], block.federation)
-        tuned = self.tune(algorithm, own.models, block, sample_weights(own, block), only=only)
+        tuned = self.tune(algorithm, own.models, block, sample_weights(own, block))
         return algorithm.own_models(tuned, own.mixture)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, SelectionSamples, selection_losses
+from fedem_lightning.adaptation.base import GRID, Adaptation, Best, Grid, selection_losses
 from fedem_lightning.aggregation import Models
 from fedem_lightning.client_optimizers import AnyClientOptimizer
 from fedem_lightning.data.block import Block
@@ -53,14 +53,13 @@ def log_odds(share: Tensor, losses: Tensor) -> Tensor:
 class Interpolate(Adaptation):
     """Client k predicts with lambda_k h_l + (1 - lambda_k) h_c; h_c is its model before, lambda_k is from a grid.
 
-    h_l starts from h_c's parameters (of several models: the one with the largest weight).
+    h_l starts from h_c's parameters (of several models: the one with the largest weight). lambda_k has the lowest loss
+    on validation samples; Eq. 11 as printed takes training samples, as clients without validation samples do.
 
     Args:
         objective: of h_l. "mixture": the mixture's loss, for each lambda (Eq. 10). "own": the loss of h_l alone, once:
             Mapper's separate variant, which can be worse by a constant (Example E.1).
         lambdas: the grid, in [0, 1].
-        selection: "val": lambda has the lowest loss on validation samples; "train": on training samples (Eq. 11 as
-            printed).
         epochs, client_optimizer: of the training of each h_l, see `Adaptation`.
 
     """
@@ -72,13 +71,11 @@ class Interpolate(Adaptation):
         self,
         objective: Literal["mixture", "own"] = "mixture",
         lambdas: Grid = GRID,
-        selection: SelectionSamples = "val",
         epochs: Count = 1,
         client_optimizer: AnyClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
-        self.objective, self.selection = objective, selection
-        self.lambdas = tuple(sorted(float(value) for value in lambdas))
+        self.objective, self.lambdas = objective, tuple(sorted(float(value) for value in lambdas))
 
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """Mixes the best h_l with the personal models from before, at the best lambda."""
@@ -98,7 +95,7 @@ class Interpolate(Adaptation):
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
                 local = self.tune(algorithm, start, block, weights, mixture_step(block.federation.task))
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
-            losses = selection_losses(interpolated(algorithm, h_l, share, central), block, self.selection)
+            losses = selection_losses(interpolated(algorithm, h_l, share, central), block)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
         return best.value["local"], best.value["share"]
 
@@ -123,12 +120,11 @@ class Dapper(Adaptation):
     C are the training samples of the clients that train; after HypCluster and Clustered, of those in the client's
     cluster. A client draws r n_k of them once. For each lambda it makes a pass over r n_k samples: each is one of its
     own with probability lambda (drawn with replacement), else the next sample of C. The client predicts with the model
-    of the best lambda.
+    of the lambda that is best on its validation samples, see `Interpolate`.
 
     Args:
         ratio: r.
         lambdas: the grid, in [0, 1]; 1 alone is Finetune on resampled data, 0 alone never uses a client's own samples.
-        selection: see `Interpolate`.
         epochs, client_optimizer: of the passes over the drawn samples, see `Adaptation`; the paper makes one.
 
     """
@@ -139,12 +135,11 @@ class Dapper(Adaptation):
         self,
         ratio: Positive = 5.0,
         lambdas: Grid = GRID,
-        selection: SelectionSamples = "val",
         epochs: Count = 1,
         client_optimizer: AnyClientOptimizer | None = None,
     ) -> None:
         super().__init__(epochs, client_optimizer)
-        self.ratio, self.selection, self.lambdas = ratio, selection, tuple(sorted(float(value) for value in lambdas))
+        self.ratio, self.lambdas = ratio, tuple(sorted(float(value) for value in lambdas))
 
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """h_lambda for each lambda, then the best of them."""
@@ -154,7 +149,7 @@ class Dapper(Adaptation):
             mixed_samples = self._interpolated(algorithm.seed, block, samples, value)
             h = self.tune(algorithm, h_c, mixed_samples, sample_weights(central, mixed_samples))
             tuned = algorithm.own_models(h, central.mixture)
-            losses = selection_losses(tuned, block, self.selection)
+            losses = selection_losses(tuned, block)
             best.offer(losses, models=h, share=torch.full_like(losses, value, dtype=torch.float64))
         tuned = algorithm.own_models(best.value["models"], central.mixture)
         return tuned._replace(columns={"lambda": best.value["share"]})

@@ -7,7 +7,7 @@ Marfoq, Neglia, Kameni, Vidal: "Personalized Federated Learning through Local Me
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, SelectionSamples, selection_samples
+from fedem_lightning.adaptation.base import GRID, Adaptation, Grid, selection_samples
 from fedem_lightning.aggregation import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
@@ -16,7 +16,7 @@ from fedem_lightning.errors import require
 from fedem_lightning.method import Method
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
-from fedem_lightning.models.parts import head_layer, one_sample
+from fedem_lightning.models.parts import computed_last, one_sample
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means, parts_of
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -33,11 +33,8 @@ class KNN(Adaptation):
     Args:
         neighbours: k; a client with fewer samples takes all.
         scale: sigma.
-        head: a regular expression found in the names of the head's tensors: the features are the inputs of its first
-            layer. None: the head is the layer that computes the outputs.
-        lambdas: the grid, in [0, 1].
-        selection: "val": lambda has the lowest loss on validation samples; for a client without any, or with "train",
-            on training samples, none of which is its own neighbour.
+        lambdas: the grid, in [0, 1]. lambda has the lowest loss on validation samples; for a client without any, on
+            training samples, none of which is its own neighbour.
 
     """
 
@@ -45,16 +42,9 @@ class KNN(Adaptation):
     private_ok = True
     tunes = False
 
-    def __init__(
-        self,
-        neighbours: PositiveInt = 10,
-        scale: Positive = 1.0,
-        head: str | None = None,
-        lambdas: Grid = GRID,
-        selection: SelectionSamples = "val",
-    ) -> None:
+    def __init__(self, neighbours: PositiveInt = 10, scale: Positive = 1.0, lambdas: Grid = GRID) -> None:
         super().__init__(0, None)
-        self.neighbours, self.scale, self.head, self.selection = neighbours, scale, head, selection
+        self.neighbours, self.scale = neighbours, scale
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
     def prepare(self, federation: Federation) -> None:
@@ -67,17 +57,14 @@ class KNN(Adaptation):
         require(not alike, "adaptation: KNN needs features, but all samples have the same x")
 
     def check_network(self, network: nn.Module, federation: Federation) -> None:
-        """Refuses a head that the network does not have."""
-        self._layer(network, federation)
-
-    def _layer(self, network: nn.Module, federation: Federation) -> str:
-        """The name of the layer whose inputs are the features."""
-        return head_layer(network, self.head, "adaptation.head", one_sample(federation, network))
+        """Refuses a network whose outputs come from no single layer."""
+        computed_last(network, one_sample(federation, network), "adaptation")
 
     @torch.no_grad()
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """Stores each client's features and labels, and chooses its lambda."""
-        layer = self._layer(algorithm.components[0], block.federation)
+        network = algorithm.components[0]
+        layer = computed_last(network, one_sample(block.federation, network), "adaptation")
         personal, counts = algorithm.personal_models(block.clients), block.counts()
         base, state = self._base(personal, layer, block)
         some = call_with(base, _of(state, 0), one_sample(block.federation, base))[0]  # any one has the features' width
@@ -90,7 +77,7 @@ class KNN(Adaptation):
             where = (block.owner, block.ranks())
             features[where] = _predicted(base, state, block)[0]
             labels[where], positions[where] = block.y() + 1, block.index + 1
-        chosen = selection_samples(block, self.selection)
+        chosen = selection_samples(block)
         share = torch.zeros(len(counts), dtype=torch.float64, device=counts.device)
         if len(chosen.index):
             losses = client_means(self._losses(base, state, features, labels, positions, chosen), chosen)

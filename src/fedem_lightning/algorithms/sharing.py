@@ -18,7 +18,6 @@ from fedem_lightning.models.mixture_network import (
     ComponentLosses,
     MixtureNetwork,
     packed,
-    packed_name,
     tensors_of,
     unpacked,
 )
@@ -113,8 +112,6 @@ class TiedMixture(Mixture):
         if (n := some.shape[1]) == 1:
             return super().train(models, block, round_, q, **options)
         q = self.even(some.new_ones(len(block.index), n)) if q is None else q
-        if (only := options.get("only")) is not None:
-            options["only"] = [packed_name(name, name in self.own) for name in only]
         options["step"] = Step(SharedStep, loss=ComponentLosses)
         return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
 

@@ -17,7 +17,6 @@ from fedem_lightning.aggregation import Means, Models, Update
 from fedem_lightning.algorithms.partial_averaging import PartialAveraging
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require
 from fedem_lightning.evaluation.scores import all_scored_clients
 from fedem_lightning.history import Round
 from fedem_lightning.local_solver import LocalStep, Step
@@ -119,8 +118,6 @@ class FedProto(FederatedAlgorithm):
         head: str | None = None,
         **options: Any,
     ) -> None:
-        fits = prediction == "head" or getattr(options.get("adaptation"), "part", "all") != "head"
-        require(fits, "adaptation.part: FedProto predicts by features, expected all or body, or prediction=head")
         network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
         self.penalty, self.prediction = penalty, prediction

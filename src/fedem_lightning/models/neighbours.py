@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.errors import require
 from fedem_lightning.models.heads import with_inputs_of
 from fedem_lightning.models.personal_models import mixed
 from fedem_lightning.models.tensors import SizedByState, share_frozen
@@ -52,7 +51,6 @@ def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Ten
     """The inputs of a layer, flat, and the network's outputs: x [n, ...] -> [n, D], [n, ...]."""
     parts = (part for name, part in network.named_modules() if f".{name}".endswith(f".{layer}"))
     outputs, seen = with_inputs_of(network, parts, x)
-    require(bool(seen), f"adaptation.head: the network does not call the layer {layer!r}, so it has no features")
     return torch.cat([inputs.flatten(1) for inputs in seen], dim=1), outputs
 
 

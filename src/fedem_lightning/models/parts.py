@@ -19,7 +19,7 @@ from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.randomness import keyed_streams
 from fedem_lightning.records.recipes import Recorded, remember_call
 
-_HINTS = {"head": "name the head by a pattern for its tensors' names", "shared": "list the modules that are shared"}
+_HINT = "name the head by a pattern for its tensors' names, or list what is shared"
 
 
 class BodyHead(NamedTuple):
@@ -43,38 +43,21 @@ def split_body_head(
         BodyHead(body=('0.weight', '0.bias'), head=('2.weight', '2.bias'))
 
     """
-    trained, names = trained_parameters(network), list(model_state(network))
-    head = _head(network, names, pattern, key, x)
-    body = [name for name in names if name not in head]
-    what = "the last layer" if pattern is None else repr(pattern)
-    listed = ", ".join(trained)
+    trained, names, what = trained_parameters(network), list(model_state(network)), repr(pattern)
+    if pattern is None:
+        owners, what = {owner(name) for name in trained}, "the last layer"
+        made = [name for name, _ in network.named_modules() if name in owners]
+        last = made[-1] if x is None else computed_last(network, x, key)
+        head = [name for name in names if owner(name) == last]
+    else:
+        try:
+            head = [name for name in names if re.search(pattern, name)]
+        except re.error as error:
+            raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from error
+    body, listed = [name for name in names if name not in head], ", ".join(trained)
     require(any(n in trained for n in head), f"{key}: {what} is in no parameter's name; they are {listed}")
     require(any(n in trained for n in body), f"{key}: {what} is all that trains ({listed}): no body is left")
     return BodyHead(tuple(body), tuple(head))
-
-
-def head_layer(network: nn.Module, pattern: str | None = None, key: str = "head", x: Inputs | None = None) -> str:
-    """The name of the first layer of `split_body_head`'s head, which may be the whole network; its inputs are features.
-
-    UserError: the pattern is no regular expression, or is in no name.
-    """
-    names = list(model_state(network))
-    owners = {owner(name) for name in _head(network, names, pattern, key, x)}
-    require(bool(owners), f"{key}: {pattern!r} is in no parameter's name; they are {', '.join(names)}")
-    return next(name for name, _ in network.named_modules() if name in owners)
-
-
-def _head(network: nn.Module, names: list[str], pattern: str | None, key: str, x: Inputs | None) -> list[str]:
-    """Those of the tensors' names that are the head's."""
-    if pattern is None:
-        owners = {owner(name) for name in trained_parameters(network)}
-        made = [name for name, _ in network.named_modules() if name in owners]
-        last = made[-1] if x is None else computed_last(network, x, key)
-        return [name for name in names if owner(name) == last]
-    try:
-        return [name for name in names if re.search(pattern, name)]
-    except re.error as error:
-        raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from error
 
 
 def one_sample(federation: Federation, network: nn.Module) -> Inputs:
@@ -100,11 +83,9 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
         '2'
 
     """
-    trained = trained_parameters(network)
-    owners = dict.fromkeys(map(owner, trained))
+    sources: list[tuple[str, Tensor]] = [*trained_parameters(network).items()]  # where the graph of the outputs may end
+    owners = {owner(name) for name, _ in sources}
     layers = [one for one in owners if not any(o != one and o.startswith(f"{one}." if one else "") for o in owners)]
-    source: dict[int, str] = {id(parameter): name for name, parameter in trained.items()}
-    leaves: list[Tensor] = []  # kept, so that no other tensor gets an id of theirs
 
     def cut(name: str, returned: Any) -> Any:
         """What a layer returns, as if it were given: the graph of the outputs ends there."""
@@ -112,40 +93,30 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
         def leaf(part: Any) -> Any:
             if not isinstance(part, Tensor) or not part.is_floating_point():
                 return part
-            leaves.append(part.detach().requires_grad_())
-            source[id(leaves[-1])] = name
-            return leaves[-1].clone()  # a following layer may change it in place
+            sources.append((name, part.detach().requires_grad_()))
+            return sources[-1][1].clone()  # a following layer may change it in place
 
         return tree_map(leaf, returned)
 
-    was_training, device, hint = network.training, next(network.parameters()).device, _HINTS.get(key, _HINTS["head"])
+    was_training, device = network.training, next(network.parameters()).device
     hooks = [network.get_submodule(n).register_forward_hook(lambda *call, name=n: cut(name, call[2])) for n in layers]
     try:
         with torch.inference_mode(False), torch.enable_grad(), keyed_streams(device, 0, 0):
             buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
             outputs = call_with(network.eval(), buffers, tree_map(torch.clone, x))
+            gradients = torch.autograd.grad(outputs.sum(), [t for _, t in sources], allow_unused=True)
     except Exception as error:  # whatever a network raises
-        raise UserError(f"{key}: no forward pass tells the last layer ({one_line(error):.150}); {hint}") from error
+        raise UserError(f"{key}: no forward pass tells the last layer ({one_line(error):.150}); {_HINT}") from error
     finally:
         network.train(was_training)
         for hook in hooks:
             hook.remove()
-    found = sorted({source[one] for one in _ends(outputs) if one in source})
+    found = sorted({name for (name, _), g in zip(sources, gradients, strict=True) if g is not None})
     inside = getattr(network, "own_part", "")  # of several heads the one that is a client's own
     found = [name for name in found if name.startswith(inside)]
     told = f"the network's outputs come from {', '.join(found) or 'no layer that trains'}, not from one layer"
-    require(len(found) == 1 and found[0] in layers, f"{key}: {told}; {hint}")
+    require(len(found) == 1 and found[0] in layers, f"{key}: {told}; {_HINT}")
     return found[0]
-
-
-def _ends(outputs: Any) -> set[int]:
-    """The ids of the tensors at which the outputs' graph ends."""
-    seen: set[Any] = set()
-    waiting: set[Any] = {getattr(outputs, "grad_fn", None)} - {None}
-    while waiting:
-        seen |= waiting
-        waiting = {following for node in waiting for following, _ in node.next_functions} - seen - {None}
-    return {id(node.variable) for node in seen if hasattr(node, "variable")}
 
 
 def normalization_tensors(network: nn.Module) -> set[str]:
