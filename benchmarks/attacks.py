@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from common import bare_parser, make_trainer, print_header, print_row
 from fedem_lightning import FederatedDataModule, SignFlip
-from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.evaluate.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
 from fedem_lightning.settings.keys import CONFIG_DIR

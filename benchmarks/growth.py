@@ -12,7 +12,7 @@ import torch
 
 from common import alternate, finish, mixture, one_round, print_header, print_row, read_options, round_parser
 from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
 
 
 class Size(NamedTuple):

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from common import bare_parser, finish, make_trainer, print_header, print_row
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.em import mixture_weights, responsibilities
+from fedem_lightning.models.em import mixture_weights, responsibilities
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
 from fedem_lightning.settings.keys import CONFIG_DIR

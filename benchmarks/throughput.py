@@ -30,7 +30,7 @@ from common import (
     round_parser,
 )
 from fedem_lightning.data.samples import Windows
-from fedem_lightning.tasks import Classification
+from fedem_lightning.data.tasks import Classification
 
 RULE = 1.15
 """Times the better engine's seconds that `auto` may take."""

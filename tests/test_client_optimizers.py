@@ -22,7 +22,7 @@ from fedem_lightning import (
     Scaffold,
     UserError,
 )
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregate import Models
 from helpers.conformance import Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, models_of, parameters, train

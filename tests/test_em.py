@@ -3,7 +3,7 @@ import pytest
 import scipy.special
 import torch
 
-from fedem_lightning.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities
 from helpers.by_hand import e_step
 
 pytestmark = pytest.mark.fast

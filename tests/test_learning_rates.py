@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from fedem_lightning.records.configs import data_and_network
 from fedem_lightning.run.gate import check_configuration
+from fedem_lightning.settings.configs import data_and_network
 from helpers.commands import CONFIG_DIR, call, composed
 from helpers.runs import leave_undrawn
 

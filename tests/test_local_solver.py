@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedem_lightning import QFFL, ClientSGD, FedAvg, FedEM, FederatedDataModule, LoopEngine
-from fedem_lightning.aggregation import Update, WeightedMean
-from fedem_lightning.tasks import BinaryClassification, Classification
+from fedem_lightning.aggregate import Update, WeightedMean
+from fedem_lightning.data.tasks import BinaryClassification, Classification
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, three_rounds_of_fedem, vector
 from helpers.federations import make_data, make_model, train
 

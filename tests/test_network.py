@@ -24,8 +24,8 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.network import Traffic, in_time, times_of_round
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.round import draw_cohort
+from fedem_lightning.state.network import Traffic, in_time, times_of_round
 from helpers.conformance import own_rows
 from helpers.federations import make_data, make_model, train
 

@@ -28,10 +28,10 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.aggregation import Update
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.aggregate import Update
 from fedem_lightning.data import Block
-from fedem_lightning.processes import Processes
+from fedem_lightning.run.callbacks import RoundCheckpoint
+from fedem_lightning.state.processes import Processes
 from helpers.commands import ENVIRONMENT
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.federations import make_data, make_model, make_trainer

@@ -11,17 +11,17 @@ import torch.distributed as dist
 from hydra.utils import instantiate
 
 from fedem_lightning import ClientSGD, FedAvg, Finetune, Local, LoopEngine, TextDataModule, UserCentric
-from fedem_lightning.adaptation.base import selection_losses
-from fedem_lightning.aggregation import Update, WeightedMean
-from fedem_lightning.algorithms.streams import gradients
+from fedem_lightning.aggregate import Update, WeightedMean
 from fedem_lightning.data.splits import SPLITS, Splitting
-from fedem_lightning.evaluation.component_diagnostics import component_health
-from fedem_lightning.processes import Processes
+from fedem_lightning.data.tasks import Classification
+from fedem_lightning.evaluate.adapt.base import selection_losses
+from fedem_lightning.evaluate.component_diagnostics import component_health
+from fedem_lightning.methods.streams import gradients
 from fedem_lightning.report import find_runs
 from fedem_lightning.report.columns import run_values
 from fedem_lightning.run.building import build_model
 from fedem_lightning.run.results import finite
-from fedem_lightning.tasks import Classification
+from fedem_lightning.state.processes import Processes
 from helpers.by_hand import gradient, losses, samples, vector
 from helpers.commands import composed
 from helpers.federations import make_data, make_model, make_trainer, parameters, stored, train

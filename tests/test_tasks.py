@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedem_lightning.evaluation.scores import ClientMeans
-from fedem_lightning.tasks import Classification, LanguageModel, MultiLabel, Regression
+from fedem_lightning.data.tasks import Classification, LanguageModel, MultiLabel, Regression
+from fedem_lightning.evaluate.scores import ClientMeans
 
 RNG = np.random.default_rng(0)
 N, Y, L, K, M = 6, 4, 7, 3, 2

@@ -4,7 +4,7 @@ from typing import Any as _Any
 
 import lazy_loader as _lazy
 
-from fedem_lightning.startup import quieten_lightning as _quieten_lightning
+from fedem_lightning.settings.startup import quieten_lightning as _quieten_lightning
 
 _quieten_lightning()
 _get, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # what __init__.pyi lists

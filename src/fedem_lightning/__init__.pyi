@@ -1,48 +1,7 @@
-from .adaptation import KNN, Adaptation, Dapper, Finetune, Interpolate
-from .aggregation import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean, Update
-from .algorithms.apfl import APFL
-from .algorithms.clustered import Clustered
-from .algorithms.fair import AFL, QFFL, Agnostic
-from .algorithms.fedala import FedALA
-from .algorithms.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
-from .algorithms.fedem import FedEM
-from .algorithms.fedfomo import FedFOMO
-from .algorithms.fedgmm import FedGMM
-from .algorithms.fedrc import FedRC
-from .algorithms.floral import FLoRAL
-from .algorithms.hypcluster import HypCluster, Mapper
-from .algorithms.l2sgd import L2SGD
-from .algorithms.mocha import MOCHA
-from .algorithms.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
-from .algorithms.per_fedavg import PerFedAvg
-from .algorithms.proximal import Ditto, PFedMe
-from .algorithms.scaffold import Scaffold
-from .algorithms.surrogate import (
-    DecentralizedSurrogateOptimization,
-    DFedEM,
-    MixtureSurrogate,
-    Surrogate,
-    SurrogateOptimization,
-)
-from .algorithms.two_heads import FedProto, FedRoD
-from .algorithms.user_centric import Oracle, UserCentric
-from .backbones import (
-    CNN,
-    LSTM,
-    MLP,
-    Categorical,
-    CharLSTM,
-    Dropout,
-    LeNet5,
-    Linear,
-    LoRA,
-    MobileNetV2,
-    Pretrained,
-    ReferenceCNN,
-    ResNet18,
-)
-from .client_optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
-from .compression import Compression, EightBit, TopK
+from .aggregate import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean, Update
+from .aggregate.compression import Compression, EightBit, TopK
+from .aggregate.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
+from .aggregate.topology import Topology
 from .data import (
     CropFlip,
     DensityDataModule,
@@ -59,20 +18,61 @@ from .data import (
     TextDataModule,
     TorchDataModule,
 )
-from .engine import AutoEngine, Engine, LoopEngine, VmapEngine
-from .errors import UserError
-from .faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
+from .evaluate.adapt import KNN, Adaptation, Dapper, Finetune, Interpolate
+from .local.engine import AutoEngine, Engine, LoopEngine, VmapEngine
+from .local.optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
+from .local.server_step import FedAdam, FedYogi
+from .methods.apfl import APFL
+from .methods.clustered import Clustered
+from .methods.fair import AFL, QFFL, Agnostic
+from .methods.fedala import FedALA
+from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
+from .methods.fedem import FedEM
+from .methods.fedfomo import FedFOMO
+from .methods.fedgmm import FedGMM
+from .methods.fedrc import FedRC
+from .methods.floral import FLoRAL
+from .methods.hypcluster import HypCluster, Mapper
+from .methods.l2sgd import L2SGD
+from .methods.mocha import MOCHA
+from .methods.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
+from .methods.per_fedavg import PerFedAvg
+from .methods.proximal import Ditto, PFedMe
+from .methods.scaffold import Scaffold
+from .methods.surrogate import (
+    DecentralizedSurrogateOptimization,
+    DFedEM,
+    MixtureSurrogate,
+    Surrogate,
+    SurrogateOptimization,
+)
+from .methods.two_heads import FedProto, FedRoD
+from .methods.user_centric import Oracle, UserCentric
+from .models.backbones import (
+    CNN,
+    LSTM,
+    MLP,
+    Categorical,
+    CharLSTM,
+    Dropout,
+    LeNet5,
+    Linear,
+    LoRA,
+    MobileNetV2,
+    Pretrained,
+    ReferenceCNN,
+    ResNet18,
+)
 from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
-from .module import FederatedAlgorithm
-from .network import Network, ShiftedExponentialNetwork
+from .module.algorithm import FederatedAlgorithm
 from .run.python_runs import save_run
-from .server_step import FedAdam, FedYogi
 from .serving.model_files import load, load_clients
-from .topology import Topology
+from .settings.errors import UserError
+from .state.network import Network, ShiftedExponentialNetwork
 
 __version__: str
-from .local_solver import LocalStep, Step, near
+from .local.solver import LocalStep, Step, near
 
 __all__ = [
     "AFL",

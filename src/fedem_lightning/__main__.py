@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from fedem_lightning.startup import end_with_the_first, is_worker_rank, keep_freed_memory
+from fedem_lightning.settings.startup import end_with_the_first, is_worker_rank, keep_freed_memory
 
 
 def main() -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Means, Models, Update
+from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require
-from fedem_lightning.history import Round
 from fedem_lightning.models.client_store import ClientStore, HeldBy
 from fedem_lightning.models.components import stacked_state, start_equal
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, broadcast, component_losses
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.states import Columns, Parts, PerClient
+from fedem_lightning.settings.errors import require
+from fedem_lightning.state.history import Round
+from fedem_lightning.state.per_client import Columns, Parts, PerClient
 
 
 class Method(Parts):

@@ -13,12 +13,12 @@ import torch
 from scipy.stats import kstest, norm
 
 from fedem_lightning import L2SGD, FedAvg, FedEM, PrivateMean, ShiftedExponentialNetwork, UserError
-from fedem_lightning.aggregation import RoundContext, Sampling, Update, accountant
-from fedem_lightning.aggregation.accountant import epsilon_of, noise_for
-from fedem_lightning.aggregation.private import CLIP_RATE
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.randomness import SystemNoise, sample_independently, secret_uniforms
-from fedem_lightning.round import sampling_of
+from fedem_lightning.aggregate import RoundContext, Sampling, Update, accountant
+from fedem_lightning.aggregate.accountant import epsilon_of, noise_for
+from fedem_lightning.aggregate.private import CLIP_RATE
+from fedem_lightning.data.randomness import SystemNoise, sample_independently, secret_uniforms
+from fedem_lightning.module.round import sampling_of
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from fedem_lightning.run.summary import privacy_line
 from helpers.conformance import Noisy
 from helpers.federations import make_data, make_model, make_trainer, parameters
@@ -183,7 +183,8 @@ def test_noise_from_the_system_is_normal() -> None:
 @pytest.mark.parametrize("kind", [FedEM, L2SGD])
 def test_a_round_without_a_client_adds_noise_alone(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fedem_lightning.round.draw_cohort", lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)]
+        "fedem_lightning.module.round.draw_cohort",
+        lambda self, federation, round_: federation.clients()[: 4 * (round_ == 1)],
     )
     options = {"probability": 0.2} if kind is L2SGD else {}
     data, private = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)

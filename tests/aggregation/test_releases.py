@@ -32,7 +32,7 @@ from fedem_lightning import (
     TableDataModule,
     UserError,
 )
-from fedem_lightning.evaluation.scores import scored_models
+from fedem_lightning.evaluate.scores import scored_models
 from helpers.conformance import ROWS, Row, own_rows, with_groups
 from helpers.every_method import FAST, SLOW
 from helpers.federations import make_data, make_model, make_trainer, parameters
@@ -93,7 +93,7 @@ def trained(
     model = row.model(data, aggregation=rule, **options)
     everybody = torch.arange(4)
     monkeypatch.setattr(
-        "fedem_lightning.round.draw_cohort",
+        "fedem_lightning.module.round.draw_cohort",
         lambda self, _, round_: everybody if takes_part and round_ == 2 else everybody[:LAST],
     )
     trainer = make_trainer(2)

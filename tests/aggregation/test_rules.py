@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedem_lightning import Aggregation, Mean, Median, MultiKrum, NormClipping, TrimmedMean, UserError
-from fedem_lightning.aggregation import Means, RoundContext, Update, make_aggregation
-from fedem_lightning.processes import Processes
+from fedem_lightning.aggregate import Means, RoundContext, Update, make_aggregation
+from fedem_lightning.state.processes import Processes
 
 N, M = 7, 2
 COUNTS = np.array([5, 1, 9, 3, 3, 7, 2])

@@ -8,7 +8,7 @@ import torch
 
 from fedem_lightning import Agnostic, ClientSGD, FedAvg, UserError
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, losses, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 

@@ -19,8 +19,8 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.by_hand import assert_agree, logits, vector
 from helpers.conformance import ROWS, Noisy, Row, own_rows
 from helpers.every_method import A_FEW, EVERY, NUMBERED_AT_WILL, SAMPLING, TRAINED_BY_SGD

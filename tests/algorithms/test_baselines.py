@@ -23,7 +23,7 @@ from fedem_lightning import (
     PerFedAvg,
     Scaffold,
 )
-from fedem_lightning.evaluation.scores import scored_models
+from fedem_lightning.evaluate.scores import scored_models
 from helpers.federations import make_model, make_trainer, train
 from helpers.perceptron import (
     BODY,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Clustered, FederatedDataModule
-from fedem_lightning.algorithms import clustered
-from fedem_lightning.algorithms.clustered import cosine_similarities
+from fedem_lightning.methods import clustered
+from fedem_lightning.methods.clustered import cosine_similarities
 from helpers.by_hand import assert_agree, gradient, row, samples, vector
 from helpers.federations import make_data, make_model, train, train_and_test
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedem_lightning import ClientSGD, Clustered, FedAvg, FederatedAlgorithm, HypCluster, Oracle, UserCentric
-from fedem_lightning.evaluation.component_diagnostics import group_scores
+from fedem_lightning.evaluate.component_diagnostics import group_scores
 from fedem_lightning.run.results import run_results
 from helpers.commands import TINY, call
 from helpers.federations import grouped, make_model, train_and_test

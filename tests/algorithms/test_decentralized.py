@@ -20,7 +20,7 @@ from fedem_lightning import (
 from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.round import draw_cohort
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
 from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, train, train_and_test
 

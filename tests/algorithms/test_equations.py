@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedem_lightning import AFL, APFL, L2SGD, QFFL, ClientSGD, FederatedDataModule, FedProx, PFedMe
-from fedem_lightning.algorithms.fair import project_on_simplex
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.tasks import Classification
+from fedem_lightning.data.tasks import Classification
+from fedem_lightning.methods.fair import project_on_simplex
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, gradient, losses, row, samples, vector
 from helpers.federations import make_data, make_model, train
 

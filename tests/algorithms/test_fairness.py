@@ -26,13 +26,13 @@ from fedem_lightning import (
     TextDataModule,
     UserCentric,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.client_updates import work_of
 from fedem_lightning.data.block import Block
-from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.data.tasks import Classification
+from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.round import draw_cohort
-from fedem_lightning.tasks import Classification
+from fedem_lightning.module.client_updates import work_of
+from fedem_lightning.module.round import draw_cohort
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_model, make_trainer, train
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
 
 from fedem_lightning import ClientSGD, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.onnx_files import measured, write_onnx
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, losses, samples, vector

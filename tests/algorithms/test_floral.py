@@ -9,7 +9,7 @@ from scipy.special import softmax
 from torch import nn
 
 from fedem_lightning import ClientSGD, FedAvg, FLoRAL, UserError
-from fedem_lightning.algorithms.floral import preconditioned
+from fedem_lightning.methods.floral import preconditioned
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.routed_adapters import RoutedAdapters
 from helpers import perceptron

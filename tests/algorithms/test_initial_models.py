@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
-from fedem_lightning.aggregation import PrivateMean
-from fedem_lightning.algorithms import initialization as start
-from fedem_lightning.client_optimizers import ClientSGD
+from fedem_lightning.aggregate import PrivateMean
+from fedem_lightning.local.optimizers import ClientSGD
+from fedem_lightning.methods import initialization as start
 from helpers import by_hand
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, train
 

@@ -28,8 +28,8 @@ from fedem_lightning import (
     SyntheticMixture,
     UserError,
 )
-from fedem_lightning.steps.trainer_options import check_trainer
-from fedem_lightning.tasks import Classification
+from fedem_lightning.data.tasks import Classification
+from fedem_lightning.module.trainer_options import check_trainer
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 
 # --- classes and networks ---------------------------------------------------------------------------------------------
@@ -299,11 +299,11 @@ def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
     recorded = yaml.safe_load((tmp_path / "hparams.yaml").read_text())
     expected = {
         "algorithm": "FedProx",
-        "backbone": {"_target_": "fedem_lightning.backbones.simple.Linear", "in_shape": [5], "n_outputs": 1},
+        "backbone": {"_target_": "fedem_lightning.models.backbones.simple.Linear", "in_shape": [5], "n_outputs": 1},
         "mu": 0.7,
-        "client_optimizer": {"_target_": "fedem_lightning.client_optimizers.ClientSGD", **vars(sgd)},
+        "client_optimizer": {"_target_": "fedem_lightning.local.optimizers.ClientSGD", **vars(sgd)},
         "server_optimizer": {"_target_": "torch.optim.sgd.SGD", "_partial_": True, "lr": 1.0},
-        "adaptation": {"_target_": "fedem_lightning.adaptation.base.Finetune", "epochs": 2},
+        "adaptation": {"_target_": "fedem_lightning.evaluate.adapt.base.Finetune", "epochs": 2},
         "batch_size": 128,
     }
     assert {name: recorded[name] for name in expected} == expected

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedem_lightning import ClientSGD, DFedEM, FederatedDataModule, FedFOMO, Oracle, Topology
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
 from helpers.by_hand import gradient, losses, responsibilities, samples, vector
 from helpers.federations import make_data, make_model, models_of, train, train_and_test
 

@@ -25,7 +25,7 @@ from fedem_lightning import (
     PFedMe,
     SurrogateOptimization,
 )
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.round import draw_cohort
 from helpers.by_hand import assert_agree, batches, by_torch, gradient, row, samples, vector
 from helpers.federations import make_data, make_model, models_of, parameters, spoil, table_of, train, train_and_test
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import CNN, ClientSGD, FedAvg, FedEM, FederatedDataModule
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.conformance import Noisy, Row
 from helpers.every_method import EVERY
 from helpers.federations import make_data, make_trainer, parameters, train_and_test

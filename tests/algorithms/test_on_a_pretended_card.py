@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import ClientSGD, FedEM, FederatedDataModule, LeNet5
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.by_hand import ALL_TRAIN
 from helpers.conformance import ROWS, Row
 from helpers.every_method import A_FEW

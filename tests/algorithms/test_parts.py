@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fedem_lightning import FedAvg, FederatedAlgorithm, UserError
-from fedem_lightning.aggregation import Means
+from fedem_lightning.aggregate import Means
+from fedem_lightning.local.server_step import Server
 from fedem_lightning.method import Method
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.personal_models import broadcast
-from fedem_lightning.server_step import Server
 from helpers.federations import make_data, make_model, train
 
 

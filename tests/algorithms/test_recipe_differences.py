@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Finetune, TopK, TrimmedMean, UserError
-from fedem_lightning.steps.checkpoints import recipe_difference, recipe_of
+from fedem_lightning.module.checkpoints import recipe_difference, recipe_of
 from helpers.federations import make_data, make_model, make_trainer
 
 OTHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -20,7 +20,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "algorithm.batch_size": ({"batch_size": 5}, "4, now it is 5"),
     "aggregation.trim": ({"aggregation": TrimmedMean(0.3)}, "0.2, now it is 0.3"),
-    "compression._target_": ({"compression": TopK(0.1)}, "None, now it is fedem_lightning.compression.TopK"),
+    "compression._target_": ({"compression": TopK(0.1)}, "None, now it is fedem_lightning.aggregate.compression.TopK"),
     "seed": ({"seed": 4}, "0, now it is 4"),
 }
 BASE: dict[str, Any] = {

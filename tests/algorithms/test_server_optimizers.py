@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAdam, FedAvg, FedYogi, UserError
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.records.remaking import make
-from fedem_lightning.steps.checkpoints import recipe_of
+from fedem_lightning.module.checkpoints import recipe_of
+from fedem_lightning.run.callbacks import RoundCheckpoint
+from fedem_lightning.settings.remaking import make
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 
 LR, BETAS, TAU = 0.03, (0.8, 0.95), 0.01

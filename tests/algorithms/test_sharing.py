@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedem_lightning import Dropout, FedAvgEnsemble, FedEM, Finetune, UserError
-from fedem_lightning.aggregation import PrivateMean
-from fedem_lightning.client_optimizers import ClientSGD
-from fedem_lightning.compression import TopK
-from fedem_lightning.engine.stacked import StackedMixture
-from fedem_lightning.evaluation.scores import scored_models
+from fedem_lightning.aggregate import PrivateMean
+from fedem_lightning.aggregate.compression import TopK
+from fedem_lightning.evaluate.scores import scored_models
+from fedem_lightning.local.engine.stacked import StackedMixture
+from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.models.mixture_network import MixtureNetwork, tensors_of
 from fedem_lightning.models.tensors import call_with
 from helpers import perceptron

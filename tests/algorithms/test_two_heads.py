@@ -21,8 +21,8 @@ from fedem_lightning import (
     Linear,
     UserError,
 )
+from fedem_lightning.data.randomness import sample_cohort
 from fedem_lightning.models.heads import find_head
-from fedem_lightning.randomness import sample_cohort
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, samples
 from helpers.federations import make_data, make_model, make_trainer, parameters, train, train_and_test
 

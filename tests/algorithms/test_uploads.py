@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedALA, FedEM, HypCluster
-from fedem_lightning.client_updates import rehearsed
+from fedem_lightning.module.client_updates import rehearsed
 from helpers.federations import make_data, make_model, train
 
 

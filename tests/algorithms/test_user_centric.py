@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FederatedDataModule, FedFOMO, Linear, Oracle, UserCentric, UserError
-from fedem_lightning.algorithms import user_centric
-from fedem_lightning.algorithms.streams import DENSE_LIMIT, _parts, choose_streams, coefficients, coordinates, gradients
+from fedem_lightning.methods import user_centric
+from fedem_lightning.methods.streams import DENSE_LIMIT, _parts, choose_streams, coefficients, coordinates, gradients
 from fedem_lightning.models.parts import model_bytes
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
 from helpers.federations import grouped, make_data, make_model, make_trainer, models_of, train, train_and_test

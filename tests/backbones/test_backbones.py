@@ -28,8 +28,8 @@ from fedem_lightning import (
 )
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.tasks import Classification
 from fedem_lightning.models.components import make_components
-from fedem_lightning.tasks import Classification
 from helpers.federations import parameters, train
 
 SIZES = [  # PAPERS: published or counted from the published layers

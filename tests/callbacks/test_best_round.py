@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedAvg, FedEM, PrivateMean
-from fedem_lightning.callbacks import BestRound, RoundCheckpoint
-from fedem_lightning.evaluation.convergence import whole_run
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.evaluate.convergence import whole_run
+from fedem_lightning.module.checkpoints import read_checkpoint
+from fedem_lightning.run.callbacks import BestRound, RoundCheckpoint
 from helpers.federations import make_data, make_model, make_trainer, parameters
 
 

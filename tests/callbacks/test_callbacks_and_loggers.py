@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
-from fedem_lightning.callbacks import RoundCheckpoint, RoundProgress
+from fedem_lightning.run.callbacks import RoundCheckpoint, RoundProgress
 from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.summary import print_summary

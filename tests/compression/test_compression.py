@@ -22,7 +22,7 @@ from fedem_lightning import (
     TopK,
     UserError,
 )
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.round import draw_cohort
 from helpers.conformance import Noisy, Row
 from helpers.every_method import A_FEW
 from helpers.federations import make_data, make_model, parameters, stored, train

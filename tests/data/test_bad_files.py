@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import NpzDataModule, TableDataModule
-from fedem_lightning.errors import UserError
+from fedem_lightning.settings.errors import UserError
 
 Make = Callable[[Path], Path]
 

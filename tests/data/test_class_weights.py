@@ -12,8 +12,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from fedem_lightning import MOCHA, ClientSGD, FedEM, Local, TableDataModule, UserError
 from fedem_lightning.data.own_data import class_weights
-from fedem_lightning.engine import LoopEngine, VmapEngine
-from fedem_lightning.tasks import BinaryClassification, Classification, training_loss
+from fedem_lightning.data.tasks import BinaryClassification, Classification, training_loss
+from fedem_lightning.local.engine import LoopEngine, VmapEngine
 from helpers.by_hand import three_rounds_of_fedem
 from helpers.federations import make_data, make_model, parameters, train
 

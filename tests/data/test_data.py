@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedem_lightning import FederatedDataModule, Federation, NpzDataModule, SyntheticMixture, UserError
-from fedem_lightning.tasks import Classification
+from fedem_lightning.data.tasks import Classification
 from helpers.federations import make_data, stored
 
 

@@ -22,9 +22,9 @@ from fedem_lightning import (
 )
 from fedem_lightning.data.__main__ import describe, label_counts, main
 from fedem_lightning.data.samples import Windows
+from fedem_lightning.data.tasks import Classification
 from fedem_lightning.data.text import split_in_order, window_starts
-from fedem_lightning.engine.base import Engine
-from fedem_lightning.tasks import Classification
+from fedem_lightning.local.engine.base import Engine
 from helpers.federations import split_of, stored, train
 
 RNG = np.random.default_rng(0)

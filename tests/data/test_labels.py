@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedem_lightning import FederatedDataModule, UserError
+from fedem_lightning.aggregate.faults import LabelFlip
 from fedem_lightning.data.__main__ import describe
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.faults import LabelFlip
-from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel
+from fedem_lightning.data.tasks import MISSING, LanguageModel, MultiLabel
 from helpers.federations import stored
 
 N = 12

@@ -10,7 +10,7 @@ import torch
 
 from fedem_lightning import TableDataModule, UserError
 from fedem_lightning.data.tables import read_table
-from fedem_lightning.tasks import BinaryClassification, Classification, Regression
+from fedem_lightning.data.tasks import BinaryClassification, Classification, Regression
 from helpers.federations import split_of, stored
 from helpers.runs import run_small
 

@@ -18,11 +18,11 @@ from fedem_lightning import (
     predict,
 )
 from fedem_lightning import FederatedDataModule as Arrays
-from fedem_lightning.client_optimizers import ClientSGD
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError
+from fedem_lightning.data.tasks import Regression, training_loss
+from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.serving.model_files import write_clients
-from fedem_lightning.tasks import Regression, training_loss
+from fedem_lightning.settings.errors import UserError
 from helpers.federations import make_model, make_trainer, stored, train
 
 client_of, split_of = np.repeat([f"shop {t}" for t in range(8)], 50), np.tile([0, 0, 0, 1, 2], 80)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedem_lightning import APFL, ClientSGD, Engine, FedAvg, FedEM, LoopEngine, VmapEngine
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_trainer, parameters
 from helpers.networks import DRAWS, Drawing
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
-from fedem_lightning.engine import vmap
-from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.local.engine import vmap
+from fedem_lightning.local.solver import shuffled_batches
 from helpers.by_hand import by_torch
 from helpers.federations import make_data
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedem_lightning import DFedEM, FedAvg, FedEM, FederatedDataModule
-from fedem_lightning.evaluation import component_diagnostics as module
-from fedem_lightning.evaluation.component_diagnostics import agreement, explained
+from fedem_lightning.evaluate import component_diagnostics as module
+from fedem_lightning.evaluate.component_diagnostics import agreement, explained
 from fedem_lightning.run.results import run_results
 from fedem_lightning.run.summary import _component_lines
 from helpers.federations import make_data, make_model, make_trainer, stored, train_and_test

@@ -10,8 +10,8 @@ import torch
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from fedem_lightning import Digits, FedAvg, FedEM, FederatedDataModule, Linear, Local
-from fedem_lightning.evaluation.class_scores import by_class, by_label, majority
-from fedem_lightning.evaluation.scores import TestRows
+from fedem_lightning.evaluate.class_scores import by_class, by_label, majority
+from fedem_lightning.evaluate.scores import TestRows
 from fedem_lightning.report.columns import all_columns, run_values
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.run.results import run_results

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedem_lightning.evaluation.convergence import best_round, convergence, fall, round_scores, unfinished_line
+from fedem_lightning.evaluate.convergence import best_round, convergence, fall, round_scores, unfinished_line
 
 
 def _curves(losses: dict[int, float], split: str = "val") -> dict[int, dict[str, float]]:

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FedEM, Local
-from fedem_lightning.evaluation.component_diagnostics import recovery_scores
-from fedem_lightning.evaluation.summaries import summarize, summarize_table
+from fedem_lightning.evaluate.component_diagnostics import recovery_scores
+from fedem_lightning.evaluate.summaries import summarize, summarize_table
 from helpers.federations import make_data, make_model, train_and_test
 
 

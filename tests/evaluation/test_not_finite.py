@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg
-from fedem_lightning.evaluation.summaries import not_finite, summarize
+from fedem_lightning.data.tasks import BinaryClassification, Classification
+from fedem_lightning.evaluate.summaries import not_finite, summarize
 from fedem_lightning.run.summary import not_finite_lines
-from fedem_lightning.tasks import BinaryClassification, Classification
 from helpers.federations import make_data, make_model, make_trainer, spoil, train
 from helpers.report_runs import tables_in
 from helpers.runs import make_run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import ClientSGD, FedEM, Linear, SyntheticMixture
-from fedem_lightning.evaluation.component_diagnostics import component_health
+from fedem_lightning.evaluate.component_diagnostics import component_health
 from fedem_lightning.run.results import run_results
 from helpers.federations import train_and_test
 

@@ -17,8 +17,8 @@ from fedem_lightning import (
     Local,
     LoopEngine,
 )
-from fedem_lightning.evaluation import scores
-from fedem_lightning.steps.scoring import ClientPredictions
+from fedem_lightning.evaluate import scores
+from fedem_lightning.module.scoring import ClientPredictions
 from helpers.federations import make_data, make_model, make_trainer, train_and_test
 
 SIZES = (30, 25, 4, 17, 40)  # the third client has no test sample

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM, Local, LoopEngine, UserError, VmapEngine
-from fedem_lightning.aggregation import Update
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.aggregate import Update
 from fedem_lightning.data import Block
-from fedem_lightning.errors import NoUpdateLeft
-from fedem_lightning.history import LIMIT, Rejection, Rejections
-from fedem_lightning.local_solver import LocalStep
+from fedem_lightning.local.solver import LocalStep
+from fedem_lightning.module.checkpoints import read_checkpoint
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from fedem_lightning.run.metrics_file import RoundCSVLogger
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.settings.errors import NoUpdateLeft
+from fedem_lightning.state.history import LIMIT, Rejection, Rejections
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, spoil, stored, train
 
 SIZES = (7, 12, 9, 20, 8)

@@ -24,11 +24,11 @@ from fedem_lightning import (
     UserCentric,
     UserError,
 )
-from fedem_lightning.aggregation import Update
-from fedem_lightning.client_updates import rehearsed
-from fedem_lightning.faults import Faults
+from fedem_lightning.aggregate import Update
+from fedem_lightning.aggregate.faults import Faults
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.client_updates import rehearsed
+from fedem_lightning.module.round import draw_cohort
 from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, stored, train
 from helpers.runs import leave_undrawn, run_small
 
@@ -99,7 +99,7 @@ def test_nan_clients_are_left_out_and_keep_their_state(monkeypatch: pytest.Monke
     assert [(e["client"], e["reason"], e["rounds"]) for e in entries] == [(t, "not finite", 3) for t in faulty]
     honest = torch.tensor([t for t in range(10) if t not in faulty])
 
-    monkeypatch.setattr("fedem_lightning.round.draw_cohort", lambda *_: honest)
+    monkeypatch.setattr("fedem_lightning.module.round.draw_cohort", lambda *_: honest)
     others = train(make_model(FedEM, data), data, 3)
     torch.testing.assert_close(parameters(model.components), parameters(others.components), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(model.pi[honest], others.pi[honest], rtol=1e-10, atol=1e-12)

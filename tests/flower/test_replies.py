@@ -13,8 +13,8 @@ pytest.importorskip("flwr", reason="the Flower app needs the extra flower")
 from flwr.app import Array, MetricRecord, RecordDict
 
 from fedem_lightning import APFL, EightBit, FedAvg, FedEM, HypCluster, UserError
-from fedem_lightning.errors import NoUpdateLeft
 from fedem_lightning.flower.messages import state_of_client
+from fedem_lightning.settings.errors import NoUpdateLeft
 from helpers.federations import make_data, make_model, make_trainer, parameters
 from helpers.flower import InProcess
 
@@ -172,7 +172,7 @@ def another_task(target: str) -> Callable[[RecordDict], None]:
         (changed(n_train=0), "node 102 is refused: invalid reply: client: expected a name and samples"),
         (another_task("os.system"), "node 102 is refused: invalid reply: form: Refused: form: no task"),
         (changed(name="1"), "client 1 is refused: two have this name"),
-        (another_task("fedem_lightning.tasks.regression.Regression"), "node 102 is refused: invalid reply: form:"),
+        (another_task("fedem_lightning.data.tasks.regression.Regression"), "node 102 is refused: invalid reply: form:"),
     ],
 )
 def test_a_wrong_description_is_refused(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.recipes import Recorded
 
 
 class SmallCNN(Recorded, nn.Module):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedem_lightning import FederatedDataModule
-from fedem_lightning.randomness import sample_cohort
+from fedem_lightning.data.randomness import sample_cohort
 from helpers import by_hand
 from helpers.federations import make_data
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.evaluate.summaries import summarize_table
 from fedem_lightning.report import Group, Run, find_runs, group_runs
 from fedem_lightning.report.__main__ import main
 from fedem_lightning.report.finished_run import read_run

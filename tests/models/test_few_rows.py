@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedem_lightning import ClientSGD, Ditto, FedPer
-from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
 from fedem_lightning.models import client_store
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.module.checkpoints import read_checkpoint
+from fedem_lightning.run.callbacks import MappedCheckpoints, RoundCheckpoint
 from helpers.federations import make_data, make_model, make_trainer
 
 T = 40

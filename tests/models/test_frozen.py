@@ -19,9 +19,9 @@ from fedem_lightning import (
     Linear,
     MobileNetV2,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.models.parts import model_bytes
-from fedem_lightning.round import draw_cohort
+from fedem_lightning.module.round import draw_cohort
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.conformance import ROWS, Row, with_groups
 from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_trainer, train, train_and_test

@@ -26,8 +26,8 @@ from fedem_lightning import (
     LGFedAvg,
     UserError,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
 from fedem_lightning.models.parts import computed_last, split_body_head
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_trainer
 
 LAYERS = ("body", "classifier")

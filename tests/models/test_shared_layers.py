@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fedem_lightning import APFL, ClientSGD, Engine, FedAvg, FedEM, FederatedDataModule, FedRoD, LoopEngine, VmapEngine
-from fedem_lightning.local_solver import shuffled_batches
+from fedem_lightning.local.solver import shuffled_batches
 from fedem_lightning.models.parts import users_network
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.settings.recipes import Recorded
 from helpers.by_hand import by_torch
 from helpers.conformance import ROWS, Row
 from helpers.federations import make_data, parameters, train

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from fedem_lightning import FedAvg, FedEM, UserError
-from fedem_lightning.callbacks import MappedCheckpoints, RoundCheckpoint
-from fedem_lightning.records.files import replacing
+from fedem_lightning.module.checkpoints import read_checkpoint
+from fedem_lightning.run.callbacks import MappedCheckpoints, RoundCheckpoint
 from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.serving.model_files import load
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.settings.files import replacing
 from helpers.federations import make_data, make_model, make_trainer
 
 

@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 
 import fedem_lightning
 from fedem_lightning import FedEM, Linear, UserError, load, load_clients
+from fedem_lightning.module.checkpoints import made_from, read_checkpoint, recipe_of
 from fedem_lightning.predict import main as predict
-from fedem_lightning.records.configs import read_yaml, resolved
-from fedem_lightning.records.recipes import RECORDED_FUNCTIONS, recipe
-from fedem_lightning.records.remaking import find, make
 from fedem_lightning.serving.model_files import read_clients, write_clients
 from fedem_lightning.settings.check import Checked
-from fedem_lightning.steps.checkpoints import made_from, read_checkpoint, recipe_of
+from fedem_lightning.settings.configs import read_yaml, resolved
+from fedem_lightning.settings.recipes import RECORDED_FUNCTIONS, recipe
+from fedem_lightning.settings.remaking import find, make
 from helpers.commands import composed
 from helpers.conformance import ROWS
 from helpers.federations import make_data, make_model, train
@@ -53,7 +53,7 @@ RUN = {"path": "ran", "command": "mkdir ran", "args": ["mkdir ran"]}
 TIMM = {"_target_": "timm.models._factory.create_model", "_partial_": True, "num_classes": 0}
 PRETRAINED = {"_target_": "fedem_lightning.Pretrained", "n_outputs": 3}
 DPT = {"model_type": "dpt", "backbone": "facebook/dinov2-small", "is_hybrid": False}
-ENCODER = {"_target_": "fedem_lightning.backbones.pretrained.hugging_face"}
+ENCODER = {"_target_": "fedem_lightning.models.backbones.pretrained.hugging_face"}
 NETWORKS: dict[str, Any] = {
     "os.system": {"_target_": "os.system", **RUN},
     "a partial": {"_target_": "subprocess.run", "_partial_": True, **RUN},
@@ -61,13 +61,13 @@ NETWORKS: dict[str, Any] = {
     "a room's import": {"_target_": "fedem_lightning.models.client_store.torch.load", **RUN},
     "a room's function": {"_target_": "fedem_lightning.models.parts.split_body_head", "network": 3},
     "a method": {"_target_": "fedem_lightning.FedAvg.load_from_checkpoint", **RUN},
-    "our maker": {"_target_": "fedem_lightning.steps.checkpoints.make", "made_of": RUN, "trusted": ["os"]},
+    "our maker": {"_target_": "fedem_lightning.module.checkpoints.make", "made_of": RUN, "trusted": ["os"]},
     "torch's": {"_target_": "torch.hub.load", **RUN},
     "torch.nn's function": {"_target_": "torch.nn.functional.relu", **RUN},
     "a class without trust": {"_target_": "canary.Net"},
     "an algorithm": {"_target_": "fedem_lightning.FedAvg", "backbone": None, "n_clients": 3},
     "an optimiser": {"_target_": "torch.optim.SGD", "lr": 0.1},
-    "a task": {"_target_": "fedem_lightning.tasks.classes.Classification", "n_classes": 3},
+    "a task": {"_target_": "fedem_lightning.data.tasks.classes.Classification", "n_classes": 3},
     "an argument": {"_target_": "fedem_lightning.Linear", "in_shape": {"_target_": "os.system", **RUN}, "n_outputs": 3},
     "no text": {"_target_": ["os", "system"], **RUN},
     "a hub's encoder": {"_target_": "fedem_lightning.Transformer", "n_outputs": 3, "path": "someone/encoder"},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.gains_by_client import mcnemar, t_test
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.gains_by_client import compare_clients, gains_and_losses
 from helpers.report_runs import group_of, make_sampled_run
 

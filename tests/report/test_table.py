@@ -92,7 +92,10 @@ def test_labels_have_three_digits_where_these_tell_rows_apart(tmp_path: Path) ->
 
 
 def test_runs_that_keep_the_best_round_are_another_row_and_the_title_says_so(tmp_path: Path) -> None:
-    kept = {"callbacks.best_round._target_": "fedem_lightning.callbacks.BestRound", "callbacks.best_round.patience": 25}
+    kept = {
+        "callbacks.best_round._target_": "fedem_lightning.run.callbacks.BestRound",
+        "callbacks.best_round.patience": 25,
+    }
     make_run(tmp_path / "1" / "a", config=kept)
     assert "scores of the best round on validation, accuracy in %" in table_in(tmp_path).title
     make_run(tmp_path / "1" / "b", seed=1, config={**kept, "scores": "every_round"})  # another round may be the best

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import load
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.module.checkpoints import read_checkpoint
 from helpers.commands import call
 from helpers.runs import figures
 

@@ -10,11 +10,11 @@ import torch
 from omegaconf import OmegaConf
 
 from fedem_lightning import CNN, MLP, FedAvg, FederatedDataModule
-from fedem_lightning.callbacks import RoundProgress, progress
-from fedem_lightning.errors import UserError
+from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run import building
 from fedem_lightning.run.building import pick_accelerator, pick_devices
-from fedem_lightning.steps.trainer_options import check_trainer
+from fedem_lightning.run.callbacks import RoundProgress, progress
+from fedem_lightning.settings.errors import UserError
 from helpers.federations import make_data, make_trainer
 
 

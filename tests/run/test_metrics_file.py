@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedem_lightning import FedAvg, UserError
-from fedem_lightning.callbacks import RoundCheckpoint
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
 from helpers.federations import make_data, make_model, make_trainer
 

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 import fedem_lightning.run.cli  # noqa: F401 - the resolvers of configurations
 from fedem_lightning import ClientAdam, ClientAdamW, ClientSGD, FedYogi
-from fedem_lightning.records.configs import resolved
 from fedem_lightning.run.gate import check_configuration, own_targets
+from fedem_lightning.settings.configs import resolved
 from fedem_lightning.settings.keys import CONFIG_DIR, shipped
 
 METHODS = sorted(shipped("algorithm"))

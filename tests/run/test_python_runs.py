@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedem_lightning import FedAvg, FedEM, FederatedDataModule, Linear, UserError, load, save_run
-from fedem_lightning.evaluate import main as evaluate
+from fedem_lightning.evaluate.__main__ import main as evaluate
 from fedem_lightning.export import main as export
 from fedem_lightning.predict import main as predict
 from fedem_lightning.report.__main__ import main as report

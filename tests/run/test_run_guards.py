@@ -10,12 +10,12 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.evaluation.component_diagnostics import recovery_scores
-from fedem_lightning.history import RoundMetrics
-from fedem_lightning.processes import Processes
+from fedem_lightning.evaluate.component_diagnostics import recovery_scores
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from fedem_lightning.run.execute import run
 from fedem_lightning.run.results import run_results
+from fedem_lightning.state.history import RoundMetrics
+from fedem_lightning.state.processes import Processes
 from helpers.commands import composed
 from helpers.federations import make_data, make_model, make_trainer
 

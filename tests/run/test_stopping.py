@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedem_lightning import FedAvg
-from fedem_lightning.callbacks import FinishRoundOnInterrupt
+from fedem_lightning.run.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.settings.keys import choices
 from helpers.commands import call, environment, finish, start
 from helpers.federations import make_data, make_model, make_trainer

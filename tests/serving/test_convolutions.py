@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedem_lightning import CNN, FedAvg, load
-from fedem_lightning.evaluate import main as evaluate
+from fedem_lightning.evaluate.__main__ import main as evaluate
 from fedem_lightning.models.components import arrange, arranged
 from fedem_lightning.personalize import main as personalize
 from helpers import serving

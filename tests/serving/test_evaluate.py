@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from fedem_lightning import NpzDataModule, load
-from fedem_lightning.evaluate import main
-from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.evaluate.__main__ import main
+from fedem_lightning.evaluate.summaries import summarize_table
 from helpers.federations import make_trainer
 
 

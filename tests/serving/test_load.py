@@ -20,7 +20,7 @@ from fedem_lightning import (
     load,
     load_clients,
 )
-from fedem_lightning.evaluation.scores import scored_models
+from fedem_lightning.evaluate.scores import scored_models
 from fedem_lightning.models.client_model import client_model
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
@@ -253,7 +253,7 @@ def test_options_that_are_gone_had_their_defaults(
 ) -> None:
     checkpoint = torch.load(fedem[1], weights_only=True)
     checkpoint["recipe"] |= given
-    checkpoint["recipe"]["backbone"]["_target_"] = "fedem_lightning.backbones.elsewhere.Linear"  # it has moved
+    checkpoint["recipe"]["backbone"]["_target_"] = "fedem_lightning.models.backbones.elsewhere.Linear"  # it has moved
     torch.save(checkpoint, tmp_path / "old.ckpt")
     if line is None:
         assert load(tmp_path / "old.ckpt").n_clients == 3

@@ -23,9 +23,9 @@ from fedem_lightning import (
     load,
     load_clients,
 )
-from fedem_lightning.callbacks import RoundCheckpoint
-from fedem_lightning.evaluate import main as evaluate
+from fedem_lightning.evaluate.__main__ import main as evaluate
 from fedem_lightning.personalize import main
+from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_trainer
 
 

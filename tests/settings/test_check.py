@@ -16,9 +16,9 @@ from pydantic import AllowInfNan
 from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedAvg, Linear, UserError
-from fedem_lightning.records.recipes import recorded
 from fedem_lightning.settings.check import AllowedValues, check_arguments, grouped, parameters
 from fedem_lightning.settings.ranges import Fractions, Names, PositiveInt, Seed, Share, ShareOrNumber
+from fedem_lightning.settings.recipes import recorded
 
 FITS: list[tuple[Any, list[Any]]] = [
     (float, [0.5, 2, -1]),

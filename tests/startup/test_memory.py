@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from fedem_lightning.startup import keep_freed_memory
+from fedem_lightning.settings.startup import keep_freed_memory
 
 PROGRAM = """
 import resource
-from fedem_lightning.startup import keep_freed_memory
+from fedem_lightning.settings.startup import keep_freed_memory
 kept = keep_freed_memory()
 import torch
 torch.set_num_threads(1)

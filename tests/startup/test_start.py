@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import fedem_lightning.module
+import fedem_lightning.module.algorithm
 from fedem_lightning.settings.keys import choices
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank
 from helpers.commands import TINY, call
 from helpers.paths import ROOT
 from helpers.processes import runs
@@ -32,7 +32,7 @@ except SystemExit:
 print(json.dumps(sorted(sys.modules)))
 """
 QUICK = {
-    "import": ["fedem_lightning.startup"],
+    "import": ["fedem_lightning.settings.startup"],
     "help": ["fedem_lightning", "--help"],
     "version": ["fedem_lightning", "--version"],
     "completion": ["fedem_lightning", "-sc", "query=bash"],
@@ -155,7 +155,7 @@ def test_a_stop_before_the_run_ends_in_one_line(module: str, number: int, at: st
 
 ORPHAN = """
 import os, subprocess, sys, time
-child = "from fedem_lightning.startup import end_with_the_first as e; e(); print(1, flush=True)"
+child = "from fedem_lightning.settings.startup import end_with_the_first as e; e(); print(1, flush=True)"
 child += "; import time; time.sleep(600)"
 process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
 process.stdout.readline()

@@ -8,8 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.sources import SOURCES, fetch, kept_copy
-from fedem_lightning.errors import require
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.settings.errors import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
-    from fedem_lightning.records import configs as configs  # it hands Hydra what stands in no file of its own
     from fedem_lightning.run.command_line import composed
+    from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
 
     return composed(overrides)
 
@@ -82,7 +82,7 @@ def label_counts(federation: "Federation") -> "np.ndarray | None":
 
     from fedem_lightning.data.arrays import has_several
     from fedem_lightning.data.samples import Windows
-    from fedem_lightning.tasks import Regression
+    from fedem_lightning.data.tasks import Regression
 
     task, samples = federation.task, federation.samples
     if isinstance(task, Regression) or has_several(task):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedem_lightning.data.names import checked_names, listed, shown
 from fedem_lightning.data.samples import PIECE
-from fedem_lightning.errors import UserError, given, require
-from fedem_lightning.records import SPLITS
-from fedem_lightning.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
+from fedem_lightning.data.tasks import MISSING, LanguageModel, MultiLabel, Task, TaskName
+from fedem_lightning.settings.errors import UserError, given, require
+from fedem_lightning.settings.measures import SPLITS
 
 FEW_CLASSES, LARGEST_Y = 1000, 10**6
 """More classes than the first, and than samples, are refused unless set: ids as labels would make a huge network."""
@@ -180,7 +180,7 @@ def has_several(task: Task) -> bool:
 
 
 def is_known(y: np.ndarray) -> np.ndarray:
-    """Which labels are known, bool of the shape of y: see `fedem_lightning.tasks.known`."""
+    """Which labels are known, bool of the shape of y: see `fedem_lightning.data.tasks.known`."""
     return ~np.isnan(y) if y.dtype.kind == "f" else y != MISSING
 
 

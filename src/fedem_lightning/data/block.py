@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.samples import Arrays, Inputs
 from fedem_lightning.data.splits import ranks
-from fedem_lightning.errors import UserError
-from fedem_lightning.randomness import Purpose, fold
+from fedem_lightning.settings.errors import UserError
 
 if TYPE_CHECKING:
     from fedem_lightning.data.federation import Federation

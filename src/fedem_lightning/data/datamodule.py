@@ -13,9 +13,9 @@ from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import InShape
-from fedem_lightning.errors import require
-from fedem_lightning.records.recipes import Recorded, arguments_with_defaults, recipe
 from fedem_lightning.settings.check import check_arguments, grouped
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.recipes import Recorded, arguments_with_defaults, recipe
 
 
 class OneBatch(tuple[Federation]):

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, pachinko, quantity_skew, shards
-from fedem_lightning.errors import UserError, given, require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.errors import UserError, given, require
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, ShareOrNumber
 
 

@@ -15,8 +15,8 @@ from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Sampl
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Split, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
-from fedem_lightning.errors import require
-from fedem_lightning.tasks import Task
+from fedem_lightning.data.tasks import Task
+from fedem_lightning.settings.errors import require
 
 
 class Federation:

@@ -22,7 +22,7 @@ import pandas as pd
 from PIL import Image
 
 from fedem_lightning.data.names import listed, shown
-from fedem_lightning.errors import of_a_file, require
+from fedem_lightning.settings.errors import of_a_file, require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"
 COLON = re.compile(rf"^\s{{0,4}}(?P<role>{ROLE_NAME}):\s*(?P<text>.*)$")  # Hamlet: To be ...

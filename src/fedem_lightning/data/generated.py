@@ -11,11 +11,11 @@ from scipy.special import entr, expit
 
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.splits import HoldOut
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.data.tasks import BinaryClassification, Density
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.ranges import Count, NotNegative, Positive, PositiveInt
-from fedem_lightning.tasks import BinaryClassification, Density
 
 SIZE, SAMPLES, COMPONENTS, WEIGHTS = range(4)
 """Random draws, each with a key of its own. The keys determine what a seed means: never renumber them."""

@@ -12,8 +12,8 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import MASK
-from fedem_lightning.errors import UserError, given, imported, one_line, require
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import UserError, given, imported, one_line, require
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
 
 FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}

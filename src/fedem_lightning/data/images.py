@@ -14,15 +14,15 @@ from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.partitions import Labels, Partition
+from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.shifts import Augmentation, Shift
 from fedem_lightning.data.sources import SOURCES, load_arrays
 from fedem_lightning.data.splits import Splitting
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.data.tasks import Classification
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, ShareOrNumber
-from fedem_lightning.tasks import Classification
 
 
 class ImageDataModule(FederatedDataModule):

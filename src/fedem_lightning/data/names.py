@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fedem_lightning.errors import require
+from fedem_lightning.settings.errors import require
 
 
 def checked_names(what: str, names: Sequence[str], unique: bool = False) -> list[str]:

@@ -29,10 +29,10 @@ from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.partitions import Labels
 from fedem_lightning.data.samples import Domains, n_rows
 from fedem_lightning.data.table_features import TableFeatures
-from fedem_lightning.errors import require
-from fedem_lightning.records.recipes import recipe
+from fedem_lightning.data.tasks import Regression, Task, TaskName, make_task
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
-from fedem_lightning.tasks import Regression, Task, TaskName, make_task
+from fedem_lightning.settings.recipes import recipe
 
 ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
 

@@ -13,8 +13,8 @@ from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, TaskOptions, checked_federation
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
-from fedem_lightning.errors import UserError, one_line, require
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import UserError, one_line, require
 from fedem_lightning.settings.ranges import BelowOne, PositiveInt, ShareOrNumber
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit, StratifiedShuffleSplit
 
+from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import DATE
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.settings.errors import UserError, require
 
 EXPECTED = "time:COLUMN, group:COLUMN or stratified; for arrays {'time': times}, {'group': groups} or stratified"
 SplitBy = Annotated[str | Mapping[str, Any], EXPECTED]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.randomness import Purpose, generator
+from fedem_lightning.data.randomness import Purpose, generator
+from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.errors import require
+from fedem_lightning.settings.errors import require
 
 PIECE = 2**24
 """Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""

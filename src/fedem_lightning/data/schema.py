@@ -25,10 +25,10 @@ from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.table_features import TableFeatures, check_values, numbers
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.records.recipes import import_path, recipe
-from fedem_lightning.records.remaking import make
-from fedem_lightning.tasks import Task
+from fedem_lightning.data.tasks import Task
+from fedem_lightning.settings.errors import UserError, require
+from fedem_lightning.settings.recipes import import_path, recipe
+from fedem_lightning.settings.remaking import make
 
 
 @dataclass(frozen=True)

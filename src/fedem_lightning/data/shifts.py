@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedem_lightning.data.partitions import Partition
-from fedem_lightning.errors import require
-from fedem_lightning.randomness import Purpose, fold, generator
-from fedem_lightning.records.recipes import Recorded
+from fedem_lightning.data.randomness import Purpose, fold, generator
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Count, PositiveInt, Share
+from fedem_lightning.settings.recipes import Recorded
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedem_lightning.errors import UserError, installs, one_line, require
-from fedem_lightning.records.files import write_arrays
+from fedem_lightning.settings.errors import UserError, installs, one_line, require
+from fedem_lightning.settings.files import write_arrays
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.data.names import listed
-from fedem_lightning.errors import meant, require
-from fedem_lightning.randomness import Purpose, fold, generator
-from fedem_lightning.records import SPLITS as SPLITS
+from fedem_lightning.data.randomness import Purpose, fold, generator
+from fedem_lightning.settings.errors import meant, require
+from fedem_lightning.settings.measures import SPLITS as SPLITS
 from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from sklearn.preprocessing import StandardScaler
 
 from fedem_lightning.data.names import checked_names, listed
-from fedem_lightning.errors import UserError, meant, of_a_file, require
+from fedem_lightning.settings.errors import UserError, meant, of_a_file, require
 
 Kind = Literal["number", "category"]
 Fill = Literal["median"]

@@ -22,11 +22,11 @@ from fedem_lightning.data.names import checked_names, listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.own_splits import warn_of_random_split
 from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
-from fedem_lightning.errors import meant, require
-from fedem_lightning.records import SPLITS
+from fedem_lightning.data.tasks import TaskName
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import meant, require
+from fedem_lightning.settings.measures import SPLITS
 from fedem_lightning.settings.ranges import Column, Columns
-from fedem_lightning.tasks import TaskName
 
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""

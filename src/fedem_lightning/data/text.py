@@ -16,10 +16,10 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load_arrays
 from fedem_lightning.data.splits import Splitting
-from fedem_lightning.errors import require
+from fedem_lightning.data.tasks import Classification
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import PositiveInt, ShareOrNumber
-from fedem_lightning.tasks import Classification
 
 SENTENCE_END = re.compile(rb"[.!?]+")
 

@@ -24,8 +24,8 @@ from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.names import listed, shown
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import MASK
-from fedem_lightning.errors import require
 from fedem_lightning.settings.check import grouped
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Columns
 
 XY, XYC = ("x", "y"), ("x", "y", "client")

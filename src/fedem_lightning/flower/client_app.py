@@ -20,23 +20,23 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hydra.utils import instantiate
 
-from fedem_lightning.aggregation import check_update
+from fedem_lightning.aggregate import check_update
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import models_scored, scored_columns, scores_of
+from fedem_lightning.data.tasks import TaskName
+from fedem_lightning.evaluate.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.flower.messages import arrays
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records import configs as configs  # it registers the resolvers of the configurations
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import made_from, take_dtypes
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.serving.model_files import write_clients
-from fedem_lightning.steps.checkpoints import made_from, take_dtypes
-from fedem_lightning.tasks import TaskName
+from fedem_lightning.settings import configs as configs  # it registers the resolvers of the configurations
+from fedem_lightning.settings.errors import require
 
 app = ClientApp()
 FIRST = torch.zeros(1, dtype=torch.int64)  # the client's index in its own federation

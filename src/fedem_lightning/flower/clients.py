@@ -9,12 +9,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedem_lightning.aggregation import Update
-from fedem_lightning.client_updates import rehearsed
+from fedem_lightning.aggregate import Update
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.errors import NoUpdateLeft, require
-from fedem_lightning.evaluation.scores import Scores, scored_columns
+from fedem_lightning.evaluate.scores import Scores, scored_columns
 from fedem_lightning.flower.messages import (
     Described,
     Refused,
@@ -25,8 +23,10 @@ from fedem_lightning.flower.messages import (
     tensors_in,
     update_in,
 )
-from fedem_lightning.history import EXCEPTION, NO_ANSWER
-from fedem_lightning.module import FederatedAlgorithm
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.client_updates import rehearsed
+from fedem_lightning.settings.errors import NoUpdateLeft, require
+from fedem_lightning.state.history import EXCEPTION, NO_ANSWER
 
 
 class FlowerClients:

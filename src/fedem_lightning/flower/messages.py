@@ -8,17 +8,17 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedem_lightning import tasks
-from fedem_lightning.aggregation import Models, Update
-from fedem_lightning.client_updates import rehearsed
+from fedem_lightning.aggregate import Models, Update
+from fedem_lightning.data import tasks
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import one_line
-from fedem_lightning.evaluation.scores import Scores
-from fedem_lightning.history import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE, first_line
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records import HIGHER_IS_BETTER
-from fedem_lightning.steps.checkpoints import recipe_of
+from fedem_lightning.evaluate.scores import Scores
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import recipe_of
+from fedem_lightning.module.client_updates import rehearsed
+from fedem_lightning.settings.errors import one_line
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER
+from fedem_lightning.state.history import EXCEPTION, INVALID, NO_ANSWER, NOT_FINITE, first_line
 
 
 def request(

@@ -19,14 +19,14 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.errors import require
 from fedem_lightning.flower.clients import FlowerClients
 from fedem_lightning.flower.messages import Described, Refused, content_of, description_in, schema_of
-from fedem_lightning.records.configs import data_and_network
+from fedem_lightning.module.growth import federation_of
 from fedem_lightning.run.cli import called_by
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.execute import run
-from fedem_lightning.steps.growth import federation_of
+from fedem_lightning.settings.configs import data_and_network
+from fedem_lightning.settings.errors import require
 
 app = ServerApp()
 _joined: "JoinedClients | None" = None  # those of the run that goes on: a configuration cannot hold them

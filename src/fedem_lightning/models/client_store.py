@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
-from fedem_lightning.errors import require
-from fedem_lightning.records import bytes_in_words
+from fedem_lightning.aggregate import Models
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.measures import bytes_in_words
 
 MEMORY_LIMIT = 10**9
 """Largest number of bytes of rows that are kept in memory."""

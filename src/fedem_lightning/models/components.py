@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
-from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.backbones.simple import LSTM
-from fedem_lightning.errors import UserError, given, one_line, require
+from fedem_lightning.aggregate import Models
+from fedem_lightning.data.randomness import Purpose, generator
+from fedem_lightning.models.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
+from fedem_lightning.models.backbones.pretrained import Pretrained
+from fedem_lightning.models.backbones.simple import LSTM
 from fedem_lightning.models.tensors import frozen_buffers, share_frozen, trained_parameters
-from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.records.recipes import remember_call
+from fedem_lightning.settings.errors import UserError, given, one_line, require
+from fedem_lightning.settings.recipes import remember_call
 
 Backbone = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one; of a class, or a partial of one, a file can say how it is made again."""

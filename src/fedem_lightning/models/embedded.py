@@ -11,12 +11,12 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.backbones.pretrained import Pretrained
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.samples import Arrays, Fields, Samples
-from fedem_lightning.errors import require
+from fedem_lightning.models.backbones.pretrained import Pretrained
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.models.tensors import arguments
+from fedem_lightning.settings.errors import require
 
 ROWS = 64
 """Samples that the body takes at a time, sorted by length: a sequence is padded to the longest of its batch."""

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import require
+from fedem_lightning.data.randomness import Purpose, generator
+from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.personal_models import client_means
 from fedem_lightning.models.tensors import SizedByState, along, called
-from fedem_lightning.randomness import Purpose, generator
-from fedem_lightning.records.recipes import Recorded
-from fedem_lightning.tasks import Task
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.recipes import Recorded
 
 FAR = 1e30
 """The largest squared distance from a mean, in standard deviations; it keeps densities of outliers finite."""

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.em import add_by_owner
-from fedem_lightning.errors import require
+from fedem_lightning.data.tasks import OfTask, known
 from fedem_lightning.models.components import within
+from fedem_lightning.models.em import add_by_owner
 from fedem_lightning.models.parts import Around, one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import called
-from fedem_lightning.tasks import OfTask, known
+from fedem_lightning.settings.errors import require
 
 
 class WithFeatures(Around):

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.data.samples import Inputs
+from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.heads import with_inputs_of
 from fedem_lightning.models.personal_models import mixed
 from fedem_lightning.models.tensors import SizedByState, share_frozen
-from fedem_lightning.records.recipes import Recorded
 from fedem_lightning.settings.ranges import Positive, PositiveInt
-from fedem_lightning.tasks import Task
+from fedem_lightning.settings.recipes import Recorded
 
 FAR = 1e30  # a distance larger than every other one; no sample is so far away
 

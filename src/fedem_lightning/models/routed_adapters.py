@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
+from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.errors import require
 from fedem_lightning.models.parts import Around
 from fedem_lightning.models.tensors import call_with
+from fedem_lightning.settings.errors import require
 
 ROUTER = "router"
 """Name of the router's logits."""

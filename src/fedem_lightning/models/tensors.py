@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedem_lightning.aggregation import Models
-from fedem_lightning.backbones.layers import is_frozen_norm
-from fedem_lightning.backbones.pretrained import Pretrained
+from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
+from fedem_lightning.models.backbones.layers import is_frozen_norm
+from fedem_lightning.models.backbones.pretrained import Pretrained
 
 
 def called(network: nn.Module, x: Inputs) -> Any:

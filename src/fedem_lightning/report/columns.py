@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedem_lightning.records import title_of_sum
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import BASELINES, as_typed
+from fedem_lightning.settings.measures import title_of_sum
 
 FIRST = (
     *("weighted", "paper_weighted", "unseen", "bottom_decile", "worse_than_local", "learning_rate", "megabytes"),

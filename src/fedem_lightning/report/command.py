@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedem_lightning.errors import one_line, require
-from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.columns import CAVEAT
 from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.figures import FIGURES, figures_of
@@ -32,6 +31,7 @@ from fedem_lightning.report.groups import Group, Setting, group_runs, shorten
 from fedem_lightning.report.report_files import Report, write_report
 from fedem_lightning.report.scores_table import Table, headline, scores_table
 from fedem_lightning.run.commands import check_folder
+from fedem_lightning.settings.errors import one_line, require
 
 
 def make_report(chosen: argparse.Namespace) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from fedem_lightning.errors import one_line
-from fedem_lightning.evaluation.convergence import unfinished_line
+from fedem_lightning.evaluate.convergence import unfinished_line
 from fedem_lightning.report.groups import Group, Setting, shorten
 from fedem_lightning.run.summary import not_finite_lines
+from fedem_lightning.settings.errors import one_line
 from fedem_lightning.settings.keys import UNCHOSEN
 
 MARK = "*"

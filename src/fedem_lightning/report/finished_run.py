@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedem_lightning.errors import UserError, one_line, require
-from fedem_lightning.records import HIGHER_IS_BETTER, headline
-from fedem_lightning.records.configs import read_yaml, resolved
-from fedem_lightning.records.files import regular
+from fedem_lightning.settings.configs import read_yaml, resolved
+from fedem_lightning.settings.errors import UserError, one_line, require
+from fedem_lightning.settings.files import regular
 from fedem_lightning.settings.keys import dataset_name, flatten, implied_adaptation
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
 
 
 @dataclass(frozen=True)

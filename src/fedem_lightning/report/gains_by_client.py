@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from fedem_lightning.errors import one_line, require
-from fedem_lightning.evaluation.summaries import mean_tests
+from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.report.groups import Group, Setting
+from fedem_lightning.settings.errors import one_line, require
 
 CHANCE_LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedem_lightning.errors import one_line
-from fedem_lightning.records import headline
 from fedem_lightning.report.finished_run import Run
 from fedem_lightning.settings import keys
+from fedem_lightning.settings.errors import one_line
+from fedem_lightning.settings.measures import headline
 
 BASELINES = ("local", "fedavg")
 """The methods that every deployment could fall back to; the rows of others are compared with them by client."""

@@ -10,14 +10,14 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from fedem_lightning.errors import one_line
-from fedem_lightning.records.files import write_atomically
 from fedem_lightning.report.columns import CAVEAT
 from fedem_lightning.report.doubts import finished
 from fedem_lightning.report.figures import Drawn
 from fedem_lightning.report.gains_by_client import compare_clients
 from fedem_lightning.report.groups import Group, Setting, as_typed, shorten
 from fedem_lightning.report.scores_table import Table, headline
+from fedem_lightning.settings.errors import one_line
+from fedem_lightning.settings.files import write_atomically
 
 
 @dataclass

@@ -10,15 +10,15 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import require
-from fedem_lightning.evaluation.convergence import unfinished_line
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records import HIGHER_IS_BETTER, headline, in_words
-from fedem_lightning.records.configs import data_and_network
+from fedem_lightning.evaluate.convergence import unfinished_line
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import read_checkpoint
 from fedem_lightning.run.building import pick_accelerator
 from fedem_lightning.run.command_line import run_command
+from fedem_lightning.settings.configs import data_and_network
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.keys import FINDS_RUN, UNCHOSEN, shipped
-from fedem_lightning.steps.checkpoints import read_checkpoint
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline, in_words
 
 
 def first_lines(

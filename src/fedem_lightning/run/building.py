@@ -17,19 +17,19 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 
-from fedem_lightning.backbones.pretrained import Pretrained
-from fedem_lightning.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.engine import LoopEngine, cores
-from fedem_lightning.errors import require
+from fedem_lightning.data.randomness import share_of
+from fedem_lightning.local.engine import LoopEngine, cores
+from fedem_lightning.models.backbones.pretrained import Pretrained
 from fedem_lightning.models.embedded import embedded
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.randomness import share_of
-from fedem_lightning.records.recipes import remember
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.trainer_options import check_trainer
+from fedem_lightning.run.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.keys import LOOKS
-from fedem_lightning.steps.trainer_options import check_trainer
+from fedem_lightning.settings.recipes import remember
 
 
 def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDataModule:

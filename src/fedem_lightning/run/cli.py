@@ -21,8 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
-import fedem_lightning.records.configs
-from fedem_lightning.errors import Interrupted, UserError
+import fedem_lightning.settings.configs
 from fedem_lightning.run.command_line import (
     check_words,
     not_composed,
@@ -31,8 +30,9 @@ from fedem_lightning.run.command_line import (
     resume_command,
 )
 from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
+from fedem_lightning.settings.errors import Interrupted, UserError
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank
 
 _typed: list[str] = []  # the words of the command line
 _sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
@@ -58,8 +58,8 @@ def _hydra_main(config: DictConfig) -> float | None:
         _describe_one_job(folder, typed)
     if "torch" not in sys.modules and not is_worker_rank():
         print("loading PyTorch and Lightning ...", flush=True)
-    from fedem_lightning.records import headline
     from fedem_lightning.run.execute import run
+    from fedem_lightning.settings.measures import headline
 
     warnings.formatwarning = warning_line  # Lightning has put its own in its place
     try:

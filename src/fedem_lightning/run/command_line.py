@@ -21,9 +21,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.errors import UserError, installs, meant, one_line, require
+from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, choices, method_of_peers, nearest
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedem_lightning.errors import UserError, one_line, require
+from fedem_lightning.settings.errors import UserError, one_line, require
 from fedem_lightning.settings.keys import CONFIG_DIR, choices
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank
 
 _MADE = re.compile(
     r"Error in call to target '(?P<target>[^']+)'(?:.*^full_key: (?P<key>\S+))?", re.DOTALL | re.MULTILINE

@@ -11,23 +11,23 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import Interrupted, require
-from fedem_lightning.evaluation.convergence import whole_run
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.processes import launch_settings, leave_processes
-from fedem_lightning.round import sampling_of
+from fedem_lightning.evaluate.convergence import whole_run
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.round import sampling_of
 from fedem_lightning.run import announcements, run_folder
 from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
+from fedem_lightning.run.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.run.command_line import resume_command, run_command
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
 from fedem_lightning.run.trackers import Trackers
+from fedem_lightning.settings.errors import Interrupted, require
 from fedem_lightning.settings.keys import dataset_name
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank
+from fedem_lightning.state.processes import launch_settings, leave_processes
 
 _PATIENCE = 10.0  # seconds that another process waits after an error: the first one says it, and ends the others
 

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedem_lightning.errors import one_line
-from fedem_lightning.records import HIGHER_IS_BETTER, headline
-from fedem_lightning.records.files import replacing
+from fedem_lightning.settings.errors import one_line
+from fedem_lightning.settings.files import replacing
 from fedem_lightning.settings.keys import method_title
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
 
 PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
 """Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""

@@ -15,15 +15,15 @@ from hydra.utils import instantiate
 from matplotlib.colors import is_color_like
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fedem_lightning.algorithms.initialization import Initialization
-from fedem_lightning.client_optimizers import ClientOptimizer, ClientSGD
-from fedem_lightning.errors import UserError, given, meant, one_line, require
+from fedem_lightning.aggregate.topology import Weights
+from fedem_lightning.local.optimizers import ClientOptimizer, ClientSGD
+from fedem_lightning.methods.initialization import Initialization
+from fedem_lightning.module.trainer_options import TRAINER
 from fedem_lightning.run.commands import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
+from fedem_lightning.settings.errors import UserError, given, meant, one_line, require
 from fedem_lightning.settings.keys import GROUPS, HANDED, LOOKS, NAMED, NEEDED, flatten, shipped
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
-from fedem_lightning.steps.trainer_options import TRAINER
-from fedem_lightning.topology import Weights
 
 _OWN: dict[str, Any] = {
     "fidelity": Literal["paper", "reference"],

@@ -12,8 +12,8 @@ from lightning_fabric.utilities.apply_func import convert_tensors_to_scalars
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedem_lightning.errors import UserError
-from fedem_lightning.records.files import regular, write_atomically, writing
+from fedem_lightning.settings.errors import UserError
+from fedem_lightning.settings.files import regular, write_atomically, writing
 
 
 class RoundCSVLogger(Logger):

@@ -5,19 +5,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedem_lightning.callbacks import MappedCheckpoints
 from fedem_lightning.data import FederatedDataModule
-from fedem_lightning.errors import require
-from fedem_lightning.evaluation.convergence import whole_run
+from fedem_lightning.evaluate.convergence import whole_run
 from fedem_lightning.models.parts import users_network
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records.files import write_atomically
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import recipe_of
+from fedem_lightning.module.checks import check_capabilities
+from fedem_lightning.run.callbacks import MappedCheckpoints
 from fedem_lightning.run.metrics_file import RoundCSVLogger
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.files import write_atomically
 from fedem_lightning.settings.keys import dataset_name, shipped
-from fedem_lightning.steps.checkpoints import recipe_of
-from fedem_lightning.steps.checks import check_capabilities
 
 
 def save_run(

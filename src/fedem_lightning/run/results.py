@@ -16,18 +16,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedem_lightning.backbones import Linear
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
-from fedem_lightning.evaluation.client_table import REFERENCES
-from fedem_lightning.evaluation.component_diagnostics import agreement, component_health, group_scores, recovery_scores
-from fedem_lightning.evaluation.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
-from fedem_lightning.evaluation.summaries import not_finite, summarize, summarize_table
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records.files import replacing, write_arrays, write_atomically
-from fedem_lightning.round import sampling_of
+from fedem_lightning.evaluate.client_table import REFERENCES
+from fedem_lightning.evaluate.component_diagnostics import agreement, component_health, group_scores, recovery_scores
+from fedem_lightning.evaluate.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
+from fedem_lightning.evaluate.summaries import not_finite, summarize, summarize_table
+from fedem_lightning.models.backbones import Linear
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.fitting import known_pi
+from fedem_lightning.module.round import sampling_of
 from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.steps.fitting import known_pi
+from fedem_lightning.settings.files import replacing, write_arrays, write_atomically
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.errors import UserError, require
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records.configs import read_yaml, resolved
-from fedem_lightning.records.files import regular, write_atomically, writing
-from fedem_lightning.records.remaking import without_gone
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import check_tensors, read_checkpoint, recipe_difference, recipe_of
+from fedem_lightning.settings.configs import read_yaml, resolved
+from fedem_lightning.settings.errors import UserError, require
+from fedem_lightning.settings.files import regular, write_atomically, writing
 from fedem_lightning.settings.keys import MAY_CHANGE, flatten
-from fedem_lightning.startup import is_worker_rank
-from fedem_lightning.steps.checkpoints import check_tensors, read_checkpoint, recipe_difference, recipe_of
+from fedem_lightning.settings.remaking import without_gone
+from fedem_lightning.settings.startup import is_worker_rank
 
 OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
 """What a run has in its folder, beside figures and arrays, whose names depend on the method."""

@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedem_lightning.errors import one_line
-from fedem_lightning.records import bytes_in_words, headline, in_words, title_of_sum
+from fedem_lightning.settings.errors import one_line
 from fedem_lightning.settings.keys import implied_adaptation, method_title
+from fedem_lightning.settings.measures import bytes_in_words, headline, in_words, title_of_sum
 
 _TRUTH = {
     "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",

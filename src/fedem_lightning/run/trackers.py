@@ -14,13 +14,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger, WandbLogger
 
-from fedem_lightning.errors import UserError, one_line
-from fedem_lightning.records import SPLITS
-from fedem_lightning.records.configs import resolved
-from fedem_lightning.records.files import write_atomically
 from fedem_lightning.run.metrics_file import rows_of
+from fedem_lightning.settings.configs import resolved
+from fedem_lightning.settings.errors import UserError, one_line
+from fedem_lightning.settings.files import write_atomically
 from fedem_lightning.settings.keys import flatten
-from fedem_lightning.startup import is_worker_rank
+from fedem_lightning.settings.measures import SPLITS
+from fedem_lightning.settings.startup import is_worker_rank
 
 MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
 _NOT_NAMED = {"seed", "run_dir", "ckpt_path", "data_dir", "engine", "trainer", "logger", "callbacks", "hydra"}

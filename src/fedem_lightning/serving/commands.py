@@ -5,9 +5,9 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from fedem_lightning.errors import require
-from fedem_lightning.records import SPLITS
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.measures import SPLITS
 
 RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedem_lightning.errors import UserError, imported, require
 from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.personal_models import SharedModels
-from fedem_lightning.records.files import writing
 from fedem_lightning.serving.model_files import load_clients, write_clients
 from fedem_lightning.serving.onnx_files import BATCHES, OPSET, measured, names_of, write_onnx
+from fedem_lightning.settings.errors import UserError, imported, require
+from fedem_lightning.settings.files import writing
 
 
 def export(chosen: argparse.Namespace) -> None:

@@ -16,20 +16,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedem_lightning.aggregation import Models
-from fedem_lightning.callbacks.between_rounds import BEST
+from fedem_lightning.aggregate import Models
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError, of_a_file, require
 from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
 from fedem_lightning.models.personal_models import OwnModels, SharedModels
-from fedem_lightning.module import FederatedAlgorithm
-from fedem_lightning.records.files import regular, replacing
-from fedem_lightning.records.recipes import recipe
-from fedem_lightning.records.remaking import make, with_network
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import model_of, read_checkpoint
+from fedem_lightning.run.callbacks.between_rounds import BEST
 from fedem_lightning.run.run_folder import newest_checkpoint
 from fedem_lightning.settings.check import check_arguments
-from fedem_lightning.steps.checkpoints import model_of, read_checkpoint
+from fedem_lightning.settings.errors import UserError, of_a_file, require
+from fedem_lightning.settings.files import regular, replacing
+from fedem_lightning.settings.recipes import recipe
+from fedem_lightning.settings.remaking import make, with_network
 
 FORMAT = "fedem-lightning clients 1"
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.backbones.simple import LSTM
 from fedem_lightning.data.samples import MASK, Inputs
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.data.tasks import Regression
+from fedem_lightning.models.backbones.simple import LSTM
 from fedem_lightning.models.client_model import ClientModel
-from fedem_lightning.tasks import Regression
+from fedem_lightning.settings.errors import UserError, require
 
 LARGEST_DIFFERENCE = 1e-5
 """The largest difference from the library that an export may have."""

@@ -4,12 +4,12 @@ import argparse
 
 import numpy as np
 
-from fedem_lightning.errors import require
-from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.evaluate.summaries import summarize_table
 from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load, write_clients
 from fedem_lightning.serving.predicting import print_scores, scores_by_client
 from fedem_lightning.serving.rows import read_rows
+from fedem_lightning.settings.errors import require
 
 
 def personalize(chosen: argparse.Namespace) -> None:

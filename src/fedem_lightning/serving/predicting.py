@@ -14,18 +14,18 @@ from torch import Tensor
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.names import listed
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.errors import require
-from fedem_lightning.evaluation.scores import ClientMeans
-from fedem_lightning.evaluation.summaries import summarize_table
+from fedem_lightning.data.tasks import MultiLabel
+from fedem_lightning.evaluate.scores import ClientMeans
+from fedem_lightning.evaluate.summaries import summarize_table
 from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.records import SPLITS, headline, title_of_sum
-from fedem_lightning.records.files import replacing, write_atomically
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.run.results import finite
 from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load_clients
 from fedem_lightning.serving.rows import ClientRows, read_rows
-from fedem_lightning.tasks import MultiLabel
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.files import replacing, write_atomically
+from fedem_lightning.settings.measures import SPLITS, headline, title_of_sum
 
 SHOWN_SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""

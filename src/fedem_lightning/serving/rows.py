@@ -15,7 +15,7 @@ from fedem_lightning.data.samples import Samples
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.table_features import check_values, numbers, words
 from fedem_lightning.data.tables import read_table, strings_or_whole
-from fedem_lightning.errors import UserError, require
+from fedem_lightning.settings.errors import UserError, require
 
 
 @dataclass(frozen=True)

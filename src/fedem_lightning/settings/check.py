@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedem_lightning.errors import UserError, given, meant
+from fedem_lightning.settings.errors import UserError, given, meant
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 """True is no number, 1 is not true, and no text is either; a whole number may stand for a number."""

@@ -1,7 +1,0 @@
-"""Adaptation: a client tunes its personal models before they are scored. It follows any algorithm."""
-
-from fedem_lightning.adaptation.base import Adaptation, Finetune
-from fedem_lightning.adaptation.interpolate import Dapper, Interpolate
-from fedem_lightning.adaptation.knn import KNN
-
-__all__ = ["KNN", "Adaptation", "Dapper", "Finetune", "Interpolate"]

@@ -1,0 +1,64 @@
+"""Tasks, which define the meaning of a backbone's outputs: see `base`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedem_lightning.data.tasks.base import MISSING, Loss, OfTask, Task, TaskName, known
+from fedem_lightning.data.tasks.classes import BinaryClassification, Classification, Density, LanguageModel, MultiLabel
+from fedem_lightning.data.tasks.regression import Regression
+from fedem_lightning.settings.errors import require
+
+__all__ = [
+    "MISSING",
+    "BinaryClassification",
+    "Classification",
+    "Density",
+    "LanguageModel",
+    "Loss",
+    "MultiLabel",
+    "OfTask",
+    "Regression",
+    "Task",
+    "TaskName",
+    "known",
+    "make_task",
+    "training_loss",
+]
+
+
+def training_loss(task: Task) -> Loss:
+    """What local training minimises: the task's loss, with class weights that its likelihood does not have.
+
+    Of standardised targets it is half the squared error in units of their deviations, whatever sigma is.
+    """
+    if isinstance(task, Regression) and task.scale is not None:
+        return replace(task, noise_scale=None)
+    only_training = getattr(task, "weigh_training_only", False)
+    return replace(task, weigh_training_only=False) if only_training else task  # type: ignore[type-var]
+
+
+def make_task(
+    name: TaskName,
+    n_classes: int,
+    n_targets: int = 1,
+    noise_scale: float | None = None,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] | None = None,
+    units: tuple[Sequence[float] | None, Sequence[float] | None] = (None, None),
+) -> Task:
+    """Makes a task from its name; `class_weights` are those of training alone, `units` shift and scale of real targets.
+
+    UserError: a binary task has more than two classes, one of several labels has one, or an option is another task's.
+    """
+    smooth = label_smoothing == 0 or name in ("classification", "language")
+    require(smooth, f"label_smoothing: only a classification has it, got {label_smoothing}")
+    if name == "classification":
+        return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
+    if name == "binary":
+        require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
+        return BinaryClassification(2, 1, class_weights, class_weights is not None)
+    if name == "regression":
+        return Regression(n_targets, noise_scale, 1, *units)
+    what = {"multilabel": "label", "language": "position"}[name]
+    require(n_targets > 1, f"task: {name} needs two {what}s or more for each sample, the data has {n_targets}")
+    return MultiLabel(n_targets) if name == "multilabel" else LanguageModel(n_classes, n_targets, None, label_smoothing)

@@ -1,0 +1,149 @@
+"""Classes: one of several for a sample, yes or no for each label of a list, or one for each position of a sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedem_lightning.data.tasks.base import Probabilities, known
+from fedem_lightning.settings.check import Checked
+from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, TwoOrMore
+
+
+@dataclass(frozen=True)
+class Classification(Probabilities, Checked):
+    """A label of `n_classes`, or a sequence of labels, with cross-entropy; the backbone has a logit for each class.
+
+    Args:
+        n_classes: Y.
+        n_targets: number of labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
+        class_weights: weights of the classes in the loss, [Y]; the scores are unweighted.
+        weigh_training_only: whether these weights are in the loss of local training alone (`training_loss`), so that
+            `losses` are a likelihood. False: they are in every loss, the E-step's too, as in FedEM's public code.
+        label_smoothing: epsilon in [0, 1); the loss is that of the label's one-hot vector mixed with the uniform one,
+            (1 - epsilon) e_y + epsilon / Y, with class weights on every class's term. The scores do not change.
+
+    """
+
+    n_classes: TwoOrMore
+    n_targets: PositiveInt = 1
+    class_weights: Sequence[Positive] | None = None
+    label_smoothing: BelowOne = 0.0
+    weigh_training_only: bool = False
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_classes
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy: outputs [n, Y], y [n]; for sequences [n, L, Y] and [n, L], summed over the known labels."""
+        plain = self.class_weights is None or self.weigh_training_only
+        weights = None if plain else outputs.new_tensor(self.class_weights)
+        options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
+        losses = F.cross_entropy(outputs.movedim(-1, 1), y, **options)
+        return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return F.log_softmax(outputs, dim=-1)
+
+    def outputs(self, prediction: Tensor) -> Tensor:
+        return prediction  # log-probabilities are logits, too
+
+
+class Density(Classification):
+    """Labels without features: models learn how often each occurs, and no label can be told from a sample.
+
+    The score is the loss. The accuracy would be the share of the most frequent label, and says nothing of a model.
+    """
+
+    measures = ("loss",)
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"loss": super().scores(prediction, y)["loss"]}
+
+
+@dataclass(frozen=True)
+class BinaryClassification(Probabilities, Checked):
+    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
+
+    `class_weights` and `weigh_training_only` are those of `Classification`.
+    """
+
+    n_classes: Literal[2] = 2
+    n_targets: Literal[1] = 1
+    class_weights: Sequence[Positive] | None = None
+    weigh_training_only: bool = False
+
+    n_outputs: ClassVar[int] = 1
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        logit = outputs.squeeze(-1)  # [n]
+        losses = F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
+        plain = self.class_weights is None or self.weigh_training_only
+        return losses if plain else losses * logit.new_tensor(self.class_weights)[y]
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]
+
+    def outputs(self, prediction: Tensor) -> Tensor:
+        return prediction[..., 1:] - prediction[..., :1]
+
+
+@dataclass(frozen=True)
+class MultiLabel(Probabilities, Checked):
+    """Each of K labels holds or not, with logistic loss; the backbone has a logit for each label.
+
+    The likelihood is that of independent labels given x: p(y | x) = prod_k p(y_k | x). A label is 1, 0, or missing.
+    Predictions are log-probabilities that each label is 0, and 1: [n, K, 2].
+    """
+
+    n_labels: TwoOrMore  # K
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_labels
+
+    @property
+    def n_targets(self) -> int:
+        """K: the local solver takes the mean over the labels, as `torch.nn.BCEWithLogitsLoss` does."""
+        return self.n_labels
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Logistic losses, summed over the known labels: outputs [n, K], y [n, K] in {0, 1}, `MISSING` -> [n]."""
+        target = torch.where(known(y), y, 0).to(outputs.dtype)
+        losses = F.binary_cross_entropy_with_logits(outputs, target, reduction="none")
+        return torch.where(known(y), losses, 0.0).sum(dim=1)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return torch.stack([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)
+
+    def outputs(self, prediction: Tensor) -> Tensor:
+        return prediction[..., 1] - prediction[..., 0]
+
+    def answer(self, prediction: Tensor) -> Tensor:
+        """The probability p(y_k = 1 | x) of each label: [n, K, 2] -> [n, K]."""
+        return prediction[..., 1].exp()
+
+
+@dataclass(frozen=True)
+class LanguageModel(Classification):
+    """The next token at each position of a sequence, with cross-entropy; positions with the label -100 are ignored.
+
+    The backbone's outputs are logits [n, L, Y]. Labels are aligned by the user: y[i, l] is what the model predicts at
+    position l. A client's scores are means over all its known positions, not means of its sequences' means.
+
+    `n_classes` is the size of the vocabulary, `n_targets` L, by which the local solver divides the sum of a sequence's
+    losses; the others are those of `Classification`.
+    """
+
+    n_targets: TwoOrMore = 2
+
+    measures = ("perplexity", "accuracy", "loss")  # perplexity: exp of a client's loss
+
+    def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Scores of predictions log p(. | x) [n, L, Y], and "n_known" [n], by which a client's means weigh samples."""
+        found = super().scores(prediction, y)
+        return {"perplexity": found["loss"].exp(), **found, "n_known": known(y).sum(dim=1)}

@@ -1,0 +1,1 @@
+"""Local training of a block of clients, and the server's optimiser."""

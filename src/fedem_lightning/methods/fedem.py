@@ -1,0 +1,110 @@
+"""FedEM: federated expectation-maximisation over a mixture of M component models.
+
+Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021,
+arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregate import Means, Models, Update
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.methods.initialization import Initialization, WarmUp
+from fedem_lightning.methods.sharing import Shared, mixture_of
+from fedem_lightning.models.components import Backbone
+from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.settings.ranges import Count, PositiveInt
+from fedem_lightning.state.history import Round
+
+
+class FedEM(FederatedAlgorithm):
+    """Every client's data is a mixture of the same M distributions; client t predicts with sum_m pi[t, m] h_m(x).
+
+    With M = 1 it is FedAvg, bit for bit. Unsampled clients keep their pi.
+
+    Args:
+        n_components: M.
+        initialization, warmup_rounds: how the components start; see `WarmUp`.
+        shared: what the components have in common, see `Shared` and `TiedMixture`; None: nothing, as in the paper.
+        personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which leaves pi near uniform.
+
+    """
+
+    private_ok = True
+    pi: Tensor  # mixture weights [T, M]; rows sum to 1
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: PositiveInt = 3,
+        initialization: Initialization = "auto",
+        warmup_rounds: Count | None = None,
+        shared: Shared = None,
+        personalize_steps: PositiveInt = 20,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        self.warm_up, self.personalize_steps = WarmUp(self, initialization, warmup_rounds), personalize_steps
+        self.mixture = mixture_of(self, shared)
+        uniform = torch.full((n_clients, n_components), 1.0 / n_components)
+        self.pi = self.per_client(uniform, column="pi_{m}")
+
+    def initialize(self, data: Federation) -> None:
+        """The components' starting points, and those of pi."""
+        self.warm_up.begin(data)
+
+    def client_update(self, batch: Block, round_: int) -> Update:
+        """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
+        t, n = batch.clients, self.n_trained()
+        losses = self.mixture.losses(batch, n)  # l(h_m(x_i), y_i)  [n, M]
+        pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
+        self.measure("objective", mixture_losses(pi, losses, batch.owner))  # Eq. 6, before the round
+        q = self.e_step(self.pi[t], losses, batch)  # Eq. 8  [n, M]
+        if not self.warm_up.is_warming_up():
+            self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
+        theta = self.mixture.received(len(t), n)  # [C, M, ...]
+        models = self.mixture.train(theta, batch, round_, q)  # Eq. 10
+        return Update(models, batch.counts(), start=theta, extras=self.extras(q, batch))  # Alg. 1, line 10: weights n_t
+
+    def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
+        """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
+        if self.warm_up.is_warming_up():
+            return self.mixture.even(losses)
+        return responsibilities(pi, self.e_step_losses(losses, batch), batch.owner)
+
+    def e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
+        """The losses [n, M] by which the E-step weighs samples. Default: those of the M-step."""
+        return losses
+
+    def extras(self, q: Tensor, batch: Block) -> Models:
+        """What clients send beside their models, each [C, ...], from the weights q [n, M]. Default: nothing."""
+        return {}
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """theta_m <- mean over the clients; one mean for all components where they are equal."""
+        super().server_update(self.warm_up.of_all(means), round_)
+        self.mixture.tie()  # the last bits of a sum may differ
+        self.warm_up.after(round_)
+
+    def n_trained(self) -> int:
+        """Number of components that are sent and trained in this round: one while all are equal, or M."""
+        equal = self.warm_up.initialization != "random" and self.warm_up.is_warming_up()
+        return 1 if equal else len(self.components)
+
+    def personal_models(self, clients: Tensor) -> SharedModels:
+        """Client t predicts with sum_m pi[t, m] h_m(x) (Eq. 5); tuning weighs samples as the next round would."""
+        return SharedModels(self.components, self.pi[clients], self.e_step)
+
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
+        """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several."""
+        batch, pi = data.block(clients, "train"), torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
+        losses = self.e_step_losses(self.losses(batch), batch)
+        for _ in range(self.personalize_steps):
+            pi = mixture_weights(responsibilities(pi, losses, batch.owner), batch.owner, pi)
+        self.pi[clients] = pi

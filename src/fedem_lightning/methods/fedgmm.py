@@ -1,0 +1,162 @@
+"""FedGMM: FedEM with a joint mixture over inputs and labels, for clients whose inputs differ.
+
+Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: "Personalized Federated Learning under Mixture of Distributions", ICML 2023,
+arXiv 2305.01068.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedem_lightning.aggregate import Means, Update
+from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.tasks import Task
+from fedem_lightning.models.components import Backbone, model_state
+from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.models.gaussians import (
+    GatedMixture,
+    first_gaussians,
+    fitted,
+    log_densities,
+    moments_about,
+    projected,
+    regularized,
+    whitening,
+)
+from fedem_lightning.models.personal_models import OwnModels, component_losses
+from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.ranges import Positive, PositiveInt
+from fedem_lightning.state.history import Round
+
+
+class FedGMM(FederatedAlgorithm):
+    """p_t(x, y) = sum over m1, m2 of pi_t(m1, m2) N(e(x); mu_m1, Sigma_m1) p_m2(y | x); pi_t is the client's own.
+
+    Clients share the Gaussians and the components; client t serves sum over m2 of p(m2 | x, t) h_m2(x). With one
+    Gaussian it is FedEM. The Gaussians start at training samples drawn at random, with the covariance of all of them.
+
+    Args:
+        n_components: M2, the components h.
+        n_gaussians: M1.
+        embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
+            clients that train.
+        dimension: number of the principal components.
+        covariance: "diagonal" or "full".
+        regularization: is added to the variances.
+        personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
+
+    """
+
+    one_process = True  # its Gaussians start at training samples
+    joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
+    means: Tensor  # mu, [M1, d]
+    covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]
+    center: Tensor  # of the projection, [d_in]
+    projection: Tensor  # [d_in, d]; empty: e(x) is x
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        n_clients: int,
+        n_components: PositiveInt = 3,
+        n_gaussians: PositiveInt = 3,
+        embedding: Literal["inputs", "pca"] = "inputs",
+        dimension: PositiveInt = 16,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        regularization: Positive = 1e-3,
+        personalize_steps: PositiveInt = 20,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        self.n_gaussians, self.dimension = n_gaussians, dimension if embedding == "pca" else None
+        self.full, self.regularization, self.personalize_steps = covariance == "full", regularization, personalize_steps
+        self.task: Task | None = None
+        uniform = torch.full((n_clients, n_gaussians * n_components), 1 / (n_gaussians * n_components))
+        self.joint = self.per_client(uniform, column=self._columns)
+        for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
+            self.register_buffer(name, torch.zeros([0] * axes))
+
+    @property
+    def pi(self) -> Tensor:
+        """Each client's weights of the components, [T, M2]."""
+        return self.joint.view(-1, self.n_gaussians, len(self.components)).sum(dim=1)
+
+    def prepare(self, data: Federation) -> None:
+        """Refuses texts, and adaptations that train; the Gaussians get their sizes."""
+        none = torch.zeros(0, dtype=torch.int64, device=data.device)
+        x = data.samples.features(none, self.parameter_dtype)
+        density = isinstance(x, Tensor) and x.is_floating_point()
+        require(density, "algorithm: FedGMM needs inputs with a density, the data has texts or whole numbers")
+        fits = self.adaptation is None or not self.adaptation.tunes
+        require(fits, "adaptation: FedGMM's clients weigh models by input; expected none, or one that does not train")
+        self.task = data.task
+        if not self.means.numel():
+            with torch.inference_mode(False), torch.no_grad():
+                self.initialize(data)
+
+    def initialize(self, data: Federation) -> None:
+        """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
+        super().initialize(data)
+        result = first_gaussians(data, self.dimension, self.n_gaussians, self.full, self.seed)
+        covariance = result.pop("covariance")
+        first = regularized(covariance.unsqueeze(0), self.regularization)
+        result["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
+        for name, tensor in result.items():
+            setattr(self, name, tensor.to(self.joint))
+
+    def client_update(self, batch: Block, round_: int) -> Update:
+        """E-step over pairs of a Gaussian and a component, pi, moments and local solver; pi and q stay with it."""
+        t, owner = batch.clients, batch.owner
+        z, pairs = self._pairs(batch)  # e(x_i) [n, d], and -log N(e(x_i)) + l(h_m2(x_i), y_i)  [n, M1 M2]
+        self.measure("objective", mixture_losses(self.joint[t], pairs, owner))
+        q = responsibilities(self.joint[t], pairs, owner)
+        self.joint[t] = mixture_weights(q, owner, self.joint[t])
+        q = q.view(-1, self.n_gaussians, len(self.components))
+        theta = self.received(t)  # [C, M2, ...]
+        models = self.local_sgd(theta, batch, round_, q.sum(dim=1))
+        means, covariances = (g.expand(len(t), *g.shape) for g in (self.means, self.covariances))
+        moments = moments_about(self.means, z, q.sum(dim=2), batch, self.full)
+        received = theta | {"means": means, "covariances": covariances}
+        return Update(models, batch.counts(), start=theta, extras=moments, receives=received)
+
+    def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
+        losses = component_losses(self.components, batch)
+        x = (piece.vectors(self.parameter_dtype) for piece in batch.pieces())
+        z = torch.cat([projected(rows, self.center, self.projection) for rows in x])
+        log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
+        return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """mu and Sigma in closed form from the clients' moments about the old mu; the components as in FedEM."""
+        if means is not None:
+            old = (self.means, self.covariances)
+            self.means, self.covariances = fitted(*old, means.extras, self.regularization)
+        super().server_update(means, round_)
+
+    def personal_models(self, clients: Tensor) -> OwnModels:
+        """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
+        task = self.task if self.schema is None else self.schema.task
+        network = GatedMixture(list(self.components), task)
+        white = whitening(self.covariances) if self.means.numel() else self.covariances
+        network.take(means=self.means, white=white, center=self.center, projection=self.projection)
+        models = {name: t.expand(len(clients), 1, *t.shape) for name, t in model_state(network).items()}
+        models["joint"] = self.joint[clients].view(-1, 1, self.n_gaussians, len(self.components))
+        return OwnModels(network, models, self.joint.new_ones(len(clients), 1))
+
+    def personalize_clients(self, data: Federation, clients: Tensor) -> None:
+        """E-steps and updates of pi alone, from uniform weights."""
+        batch, joint = data.block(clients, "train"), torch.full_like(self.joint[clients], 1 / self.joint.shape[1])
+        if len(batch.index):
+            pairs = self._pairs(batch)[1]
+            for _ in range(self.personalize_steps):
+                joint = mixture_weights(responsibilities(joint, pairs, batch.owner), batch.owner, joint)
+        self.joint[clients] = joint
+
+    def _columns(self, joint: Tensor) -> dict[str, Tensor]:
+        """The weights of the components, as FedEM has them, and of the Gaussians."""
+        rows = joint.view(-1, self.n_gaussians, len(self.components))
+        components = {f"pi_{m}": column for m, column in enumerate(rows.sum(dim=1).T)}
+        return components | {f"gaussian_{m}": column for m, column in enumerate(rows.sum(dim=2).T)}

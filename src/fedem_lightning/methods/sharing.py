@@ -1,0 +1,166 @@
+"""The M components of a mixture: what they have in common, how clients train them, and what a round sends of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedem_lightning.aggregate import Models, PrivateMean
+from fedem_lightning.data.block import Block
+from fedem_lightning.local.solver import LocalStep, Step
+from fedem_lightning.local.training import LocalTraining
+from fedem_lightning.method import Method
+from fedem_lightning.models.components import model_state, within
+from fedem_lightning.models.mixture_network import (
+    ComponentLosses,
+    MixtureNetwork,
+    packed,
+    tensors_of,
+    unpacked,
+)
+from fedem_lightning.models.parts import split_body_head
+from fedem_lightning.models.personal_models import broadcast, component_losses
+from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.settings.errors import require
+
+Shared = Literal["body"] | Sequence[str] | None
+"""What components share: "body", all but the last layer; or names of modules; None: nothing."""
+
+
+def mixture_of(algorithm: Method, shared: Shared) -> "Mixture":
+    """An algorithm's components, which may share parameters; UserError: an option would count shared ones M times."""
+    if not shared or len(algorithm.components) == 1:
+        return Mixture(algorithm.components, algorithm.local)
+    require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
+    private = isinstance(algorithm.aggregation, PrivateMean)
+    require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
+    result = TiedMixture(algorithm.components, algorithm.local, shared)
+    if result.training.momentum is not None:
+        algorithm.shared_momentum = result.training.momentum
+    algorithm.one_process = True
+    return result
+
+
+class Mixture:
+    """M components that share nothing."""
+
+    def __init__(self, components: nn.ModuleList, local: LocalTraining) -> None:
+        self.components, self.local = components, local
+
+    def received(self, n_clients: int, n: int | None = None) -> Models:
+        """The first n components (None: all) as each client receives them: views [C, n, ...]."""
+        return broadcast(self.components[: n or len(self.components)], n_clients)
+
+    def losses(self, block: Block, n: int) -> Tensor:
+        """The losses of the first n components in nats, in eval mode, [n_samples, n]."""
+        return component_losses(self.components[:n], block)
+
+    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+        """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]; see `sgd`."""
+        return self.local.sgd(models, block, round_, q, **options)
+
+    def even(self, losses: Tensor) -> Tensor:
+        """Weights like `losses` [n_samples, n] with which each sample counts fully."""
+        return torch.ones_like(losses)
+
+    def tie(self) -> None:
+        """Gives all components what they share."""
+
+    def mean_of_shared(self, models: Models, weights: Tensor) -> Models:
+        """The same models [M, ...], in which what is shared is the mean with weights [M] that are not all zero."""
+        return models
+
+
+class TiedMixture(Mixture):
+    """Components h_m(x) = f(x; theta_0, phi_m): theta_0 is one for all, phi_m belongs to component m.
+
+    A client trains theta_0 and all phi_m together, as one network with M outputs, and sends theta_0 once. `local` is
+    the training of components that share nothing, whose settings count; for `shared` see `Shared`. UserError: a name
+    is no module with parameters that train; "body", and there is no body or no head; nothing is left that differs.
+    """
+
+    def __init__(self, components: nn.ModuleList, local: LocalTraining, shared: Shared) -> None:
+        super().__init__(components, local)
+        self.own = _own(components[0], shared)  # names of phi's tensors
+        require(bool(self.own), "shared: components would differ in nothing; that is algorithm=fedavg")
+        engine = local.engine_choice.anew()  # it prepares itself for one network
+        how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
+        network = MixtureNetwork(components, self.own)
+        self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
+        self.training.observer, self.training.work = local.observer, local.work
+
+    def received(self, n_clients: int, n: int | None = None) -> Models:
+        """theta_0 once, as views along the components, and n times phi."""
+        models = super().received(n_clients, n)
+        return {name: rows if name in self.own else rows[:, :1].expand_as(rows) for name, rows in models.items()}
+
+    @torch.no_grad()
+    def losses(self, block: Block, n: int) -> Tensor:
+        """The body runs once for all components, where it can."""
+        if n == 1:
+            return super().losses(block, n)
+        network, task = self._on_device().network.eval(), ComponentLosses(block.federation.task)
+        tensors, dtype = tensors_of(self.components, self.own), next(self.components.parameters()).dtype
+        result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+        return torch.cat(result)
+
+    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+        """Theta_0 and all phi_m together, see `SharedStep`; or one component alone."""
+        some = next(iter(models.values()))
+        if (n := some.shape[1]) == 1:
+            return super().train(models, block, round_, q, **options)
+        q = self.even(some.new_ones(len(block.index), n)) if q is None else q
+        options["step"] = Step(SharedStep, loss=ComponentLosses)
+        return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
+
+    def even(self, losses: Tensor) -> Tensor:
+        """1 / n, as the gradient of theta_0 is a sum over the components."""
+        return torch.ones_like(losses) / losses.shape[1]
+
+    @torch.no_grad()
+    def tie(self) -> None:
+        """theta_0 of every component <- that of component 0."""
+        first = {name: t for name, t in model_state(self.components[0]).items() if name not in self.own}
+        for component in self.components[1:]:
+            component.load_state_dict(first, strict=False)
+
+    def mean_of_shared(self, models: Models, weights: Tensor) -> Models:
+        """theta_0 <- its mean; phi stays."""
+        share, mixed = weights / weights.sum(), dict(models)
+        for name, rows in models.items():
+            if name not in self.own and rows.is_floating_point():
+                mixed[name] = torch.tensordot(share.to(rows), rows, dims=1).expand_as(rows)
+        return mixed
+
+    def _on_device(self) -> LocalTraining:
+        self.training.network.to(next(self.components.parameters()))
+        return self.training
+
+
+@dataclass(frozen=True)
+class SharedStep(LocalStep):
+    """A step on (1 / |I|) sum_{i in I} sum_m q_im l(f(x_i; theta_0, phi_m), y_i), over theta_0 and all phi_m together.
+
+    It is Eq. 10 summed over the components. With q from the E-step the sum is, up to a constant, a surrogate of the
+    likelihood that touches it at the current parameters; so it is a partial first-order surrogate of (theta_0, phi),
+    as Alg. 3 needs it, if the losses are smooth in (theta_0, phi) together.
+    """
+
+    def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+        """Losses and weights q [B, M], size [] -> []."""
+        return (weight * losses).sum(dim=(-1, -2)) / (size * self.task.n_targets)
+
+
+def _own(network: nn.Module, shared: Shared) -> tuple[str, ...]:
+    """Names of the parameters that are phi: those outside of what is shared."""
+    trained = trained_parameters(network)
+    if shared == "body":
+        return tuple(name for name in split_body_head(network, key="shared").head if name in trained)
+    parts = [shared] if isinstance(shared, str) else list(shared or ())
+    listed = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in trained))
+    for part in parts:
+        expected = f"shared: expected body, or names of modules with parameters ({listed}), got {part!r}"
+        require(any(within(name, [part]) for name in trained), expected)
+    return tuple(name for name in trained if not within(name, parts))

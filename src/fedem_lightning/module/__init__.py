@@ -1,0 +1,1 @@
+"""The LightningModule of every method: its constructor, its steps, a round."""

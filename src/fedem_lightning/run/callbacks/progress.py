@@ -1,0 +1,92 @@
+"""The progress of a run: Lightning's bar, over rounds in place of batches; without a terminal, lines."""
+
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.trainer.states import TrainerFn
+from rich.console import Console
+
+from fedem_lightning.settings.measures import headline, in_words
+
+LINE_SECONDS = 60.0
+"""Seconds between two lines about a long stage where the output is no terminal."""
+
+
+class RoundProgress(RichProgressBar):
+    """A bar over the rounds, with the newest scores and the share of the round that is done.
+
+    Without a terminal it prints a line after every evaluation, and one a minute within a long round.
+
+    Args:
+        console: options of rich's `Console`.
+
+    """
+
+    def __init__(self, **console: Any) -> None:
+        super().__init__(refresh_rate=4, console_kwargs=console)
+        self._console: Console = Console(**console)
+        self._scores: dict[str, str] = {}
+        self._stage, self._total, self._done = "", 0, 0.0
+        self._began = self._spoke = 0.0
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Watches the stages of a round."""
+        super().setup(trainer, pl_module, stage)
+        pl_module.local.observer.watcher = self  # type: ignore[union-attr]
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether a bar is drawn."""
+        return bool(self._enabled and self._console.is_terminal)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the bar."""
+        super().on_train_start(trainer, pl_module)
+        if self.progress is not None:
+            total = float("inf") if trainer.max_epochs in (None, -1) else trainer.max_epochs
+            self.train_progress_bar_id = self.progress.add_task("rounds", total=total, completed=trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Does nothing: Lightning would begin a bar over the round's one batch."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """Begins a stage of a round, such as the clients' training."""
+        self._stage, self._total, self._done = stage, total, 0.0
+        self._began = self._spoke = time.monotonic()
+
+    def advance(self, amount: float) -> None:
+        """Shows how much of the stage is done; without a terminal once a minute."""
+        self._done += amount
+        now = time.monotonic()
+        if self.is_enabled:
+            self._update_metrics(self.trainer, self.trainer.lightning_module)
+            self.refresh()
+        elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
+            self._spoke = now
+            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {(now - self._began) / 60:.0f} min")
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        """What stands beside the bar: the newest scores, and the share of the stage that is done."""
+        unfinished = 0 < self._done < self._total
+        return self._scores | ({self._stage: f"{self._done / self._total:.0%}"} if unfinished else {})
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Moves the bar by one round."""
+        self._update(self.train_progress_bar_id, trainer.current_epoch + 1)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Shows the scores."""
+        if not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
+            metrics = trainer.callback_metrics
+            measure = headline(key.rpartition("/")[2] for key in metrics)[0]
+            found = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
+            self._scores = {f"{split} {measure}": in_words(float(value), measure) for split, value in found.items()}
+            if self._enabled and not self.is_enabled:
+                said = ", ".join(f"{name} {value}" for name, value in self._scores.items())
+                self._say(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {said}")
+        super().on_validation_end(trainer, pl_module)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)

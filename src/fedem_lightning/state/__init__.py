@@ -1,0 +1,1 @@
+"""What clients, rounds and processes keep."""

@@ -1,1 +1,0 @@
-"""What the steps of the LightningModule do: checks, rounds, scores, checkpoints, trained models."""
