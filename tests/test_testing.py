@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedem_lightning import AFL, FedAvg, FedEM, FedPer, Linear, Local, PFedMe, UserError
+from fedem_lightning import AFL, FedAvg, FedEM, FedPer, Linear, Local, PFedMe, UserError, check_algorithm
 from fedem_lightning.aggregate import Update
 from fedem_lightning.models.client_store import ClientStore
-from fedem_lightning.run.testing import check_algorithm
 
 ALL = ["check_training", "check_engines", "check_order", "check_state", "check_resume"]
 ALL += ["check_sampling", "check_unseen"]

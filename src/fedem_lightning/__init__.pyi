@@ -67,6 +67,7 @@ from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
 from .module.algorithm import FederatedAlgorithm
 from .run.python_runs import save_run
+from .run.testing import check_algorithm
 from .serving.model_files import load, load_clients
 from .settings.errors import UserError
 from .state.network import Network, ShiftedExponentialNetwork
@@ -180,6 +181,7 @@ __all__ = [
     "UserCentric",
     "UserError",
     "VmapEngine",
+    "check_algorithm",
     "embedded",
     "load",
     "load_clients",

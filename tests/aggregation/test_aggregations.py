@@ -15,10 +15,10 @@ from fedem_lightning import (
     NormClipping,
     TrimmedMean,
     UserError,
+    check_algorithm,
 )
 from fedem_lightning.aggregate import Update
 from fedem_lightning.data import Block
-from fedem_lightning.run.testing import check_algorithm
 from helpers.conformance import ROWS, Noisy, Row
 from helpers.every_method import SLOW, each
 from helpers.federations import make_data, make_model, models_of, parameters, train

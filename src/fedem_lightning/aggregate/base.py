@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedem_lightning.models.tensors import Models
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.recipes import Recorded
 from fedem_lightning.state.processes import Processes
-
-Models = dict[str, Tensor]
-"""Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
 
 class Update(NamedTuple):

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, mixed
-from fedem_lightning.models.tensors import each_called, share_frozen
+from fedem_lightning.models.tensors import Models, each_called, share_frozen
 from fedem_lightning.settings.errors import UserError
 
 

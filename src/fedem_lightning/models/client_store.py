@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
+from fedem_lightning.models.tensors import Models
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.measures import bytes_in_words
 

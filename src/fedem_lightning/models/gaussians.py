@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.personal_models import client_means
-from fedem_lightning.models.tensors import SizedByState, along, called
+from fedem_lightning.models.tensors import Models, SizedByState, along, called
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.recipes import Recorded
 

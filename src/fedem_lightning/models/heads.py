@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import OfTask, known
@@ -17,7 +16,7 @@ from fedem_lightning.models.components import within
 from fedem_lightning.models.em import add_by_owner
 from fedem_lightning.models.parts import Around, one_sample, split_body_head
 from fedem_lightning.models.personal_models import OwnModels
-from fedem_lightning.models.tensors import called
+from fedem_lightning.models.tensors import Models, called
 from fedem_lightning.settings.errors import require
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import OfTask
 from fedem_lightning.models.components import copied, model_state
-from fedem_lightning.models.tensors import call_with, called, share_frozen
+from fedem_lightning.models.tensors import Models, call_with, called, share_frozen
 
 
 class MixtureNetwork(nn.Module):

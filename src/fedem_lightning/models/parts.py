@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import keyed_streams
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import Backbone, copied, model_state
-from fedem_lightning.models.tensors import call_with, trained_parameters
+from fedem_lightning.models.tensors import Models, call_with, trained_parameters
 from fedem_lightning.settings.errors import UserError, one_line, require
 from fedem_lightning.settings.recipes import Recorded, remember_call
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.components import arranged, stacked_state
 from fedem_lightning.models.em import add_by_owner
-from fedem_lightning.models.tensors import call_with, each_called
+from fedem_lightning.models.tensors import Models, call_with, each_called
 
 SampleWeights = Callable[[Tensor, Tensor, Block], Tensor]
 """Function (mixture [C, M], losses [n, M], block) -> weights of the block's samples in each model's loss, [n, M]."""

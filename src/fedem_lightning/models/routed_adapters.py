@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.parts import Around
-from fedem_lightning.models.tensors import call_with
+from fedem_lightning.models.tensors import Models, call_with
 from fedem_lightning.settings.errors import require
 
 ROUTER = "router"

@@ -6,10 +6,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.backbones.layers import is_frozen_norm
 from fedem_lightning.models.backbones.pretrained import Pretrained
+
+Models = dict[str, Tensor]
+"""Stacked models: parameter or buffer name -> tensor with leading axes, [C, M, ...] for a block of learners."""
 
 
 def called(network: nn.Module, x: Inputs) -> Any:

@@ -17,17 +17,22 @@ from fedem_lightning.settings.recipes import RECORDED_FUNCTIONS, is_plain, remem
 
 _PACKAGE = "fedem_lightning"
 _ROOMS = {
-    "algorithm": ("algorithms",),
-    "backbone": ("backbones", "models", "torch.nn"),
-    "server_optimizer": ("server_step", "algorithms.server_step", "algorithms.server_optimizers", "torch.optim"),
-    "client_optimizer": ("client_optimizers",),
-    "task": ("tasks",),
+    "algorithm": ("methods",),
+    "backbone": ("models", "torch.nn"),
+    "server_optimizer": ("local.server_step", "torch.optim"),
+    "client_optimizer": ("local.optimizers",),
+    "task": ("data.tasks",),
     "augmentation": ("data.shifts",),
-    "surrogate": ("algorithms.surrogate",),
-    **{name: (name,) for name in ("adaptation", "aggregation", "compression", "engine", "faults", "topology")},
+    "surrogate": ("methods",),
+    "adaptation": ("evaluate.adapt",),
+    "engine": ("local.engine",),
+    "aggregation": ("aggregate",),
+    "compression": ("aggregate.compression",),
+    "faults": ("aggregate.faults",),
+    "topology": ("aggregate.topology",),
 }
+_ANYWHERE = ("state.network", *(room for key, rooms in _ROOMS.items() if key != "algorithm" for room in rooms))
 """By key, where its classes are: parts of this package, or of torch. No constructor there runs or reads anything."""
-_ANYWHERE = ("network", *(room for key, rooms in _ROOMS.items() if key != "algorithm" for room in rooms))
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
 """Arguments of networks that would download or read a file; the weights are in the checkpoint."""
@@ -71,7 +76,7 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     }
     if target is None:
         return arguments
-    if _within(target.__module__, [f"{_PACKAGE}.backbones", f"{_PACKAGE}.network"]):
+    if _within(target.__module__, [f"{_PACKAGE}.models.backbones", f"{_PACKAGE}.state.network"]):
         arguments |= {name: value for name, value in _FROM_FILE.items() if name in parameters(target).known}
     if made_of.get("_partial_"):
         return functools.partial(target, **arguments)
@@ -110,8 +115,12 @@ def without_gone(made_of: Any) -> Any:
 
 def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe of a `Pretrained`, as which an earlier version's `Transformer` or `TimmModel` is made."""
-    found = {**made_of, "_target_": f"{_PACKAGE}.backbones.pretrained.Pretrained"}
-    body = {"_target_": f"{_PACKAGE}.backbones.pretrained.hugging_face", "pooler": False, "config": found.get("config")}
+    found = {**made_of, "_target_": f"{_PACKAGE}.models.backbones.pretrained.Pretrained"}
+    body = {
+        "_target_": f"{_PACKAGE}.models.backbones.pretrained.hugging_face",
+        "pooler": False,
+        "config": found.get("config"),
+    }
     if kind == "TimmModel":
         body = {"_target_": _TIMM, "_partial_": True, "model_name": found.get("name")}
         body |= {"pretrained": found.get("pretrained", True), "num_classes": 0}
@@ -162,11 +171,12 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "") -> Callable[...,
         except Exception as error:  # importing somebody's module may fail in any way
             if not _within(module, [_PACKAGE]):
                 raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
-        if found is None and _within(module, [_PACKAGE]):  # another module has it now
-            found = getattr(importlib.import_module(_PACKAGE), name, None)
+    if found is None and _within(module, [_PACKAGE]):  # another module has it now
+        places = map(importlib.import_module, (_PACKAGE, *(room for room in rooms if _within(room, [_PACKAGE]))))
+        found = next((getattr(place, name) for place in places if hasattr(place, name)), None)
     home = str(getattr(found, "__module__", ""))
-    ours = Checked if _within(home, [_PACKAGE]) else (torch.optim.Optimizer, nn.Module)
-    fits = inspect.isclass(found) and _within(home, rooms) and issubclass(found, ours)
+    kinds = Checked if _within(home, [_PACKAGE]) else (torch.optim.Optimizer, nn.Module)
+    fits = inspect.isclass(found) and _within(home, rooms) and issubclass(found, kinds)
     fits = fits or (any(found is function for function in RECORDED_FUNCTIONS) and _within(home, rooms))
     fits = fits or (inspect.isclass(found) and _within(home, trusted))
     fits = fits or (inspect.isfunction(found) and home == module and module in trusted)

@@ -7,24 +7,13 @@ buffers of a method are the server's.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.aggregate import Aggregation
-from fedem_lightning.aggregate.compression import Compression
-from fedem_lightning.aggregate.faults import Faults
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.schema import Schema
-from fedem_lightning.local.server_step import Server
-from fedem_lightning.local.training import LocalTraining
 from fedem_lightning.models.client_store import ClientStore, HeldBy
-from fedem_lightning.state.history import RoundMetrics, Statistics
-from fedem_lightning.state.network import Network, Transmission
 from fedem_lightning.state.processes import Processes
 
 Columns = str | tuple[str, ...] | Callable[[Tensor], Mapping[str, Tensor]] | None
@@ -178,73 +167,3 @@ def _size_as_saved(module: nn.Module, saved: dict[str, Tensor], prefix: str, *_:
     for name in states.sized_by_data if isinstance(states, States) else ():
         if prefix + name in saved:
             setattr(module, name, getattr(module, name).new_zeros(saved[prefix + name].shape))
-
-
-class Parts(pl.LightningModule):
-    """The attributes of a method."""
-
-    components: nn.ModuleList  # the M networks of the server
-    local: LocalTraining
-    server: Server
-    states: States
-    statistics: Statistics
-    round_metrics: RoundMetrics
-    traffic: Transmission | None = None  # of the round, where a method says it; None: its updates tell
-    n_clients: int
-    seed: int
-    participation: float | int
-    scored_clients: float | int
-    personalize_fraction: float
-    samples_by_size = False
-    adaptation: Any
-    aggregation: Aggregation
-    compression: Compression | None
-    compression_error: ClientStore | None
-    faults: Faults | None
-    networks: dict[str, Network]
-    remote: Any = None  # where clients are not simulated here
-    cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
-    deployed_before = False  # whether clients were not simulated in the process that wrote the checkpoint
-    has_frozen: Tensor  # bool [T]: who has the frozen parameters
-    schema: Schema | None = None  # what the model knows of its federation
-    federation_digest: str | None = None  # of the training data
-    curves: dict[int, dict[str, float]]  # what each round logged, by its number; 0: before the first
-    past: Any = None  # before `BestRound` went back; see `whole_run`
-    clients: pd.DataFrame  # one row a client, filled by Trainer.test
-    tested: Any = None  # ClientTable of the newest test: the scores of samples, classes and labels
-    diagnostics: dict[str, Any]  # findings of methods and callbacks, by name; saved in results.json
-    artifacts: dict[str, dict[str, np.ndarray]]  # arrays that are saved as NAME.npz, by Trainer.test
-    made_with: dict[str, Any]
-    says_unfinished = True  # at the end of a fit
-    _prepared: Federation | None = None
-    _trained: Any = None  # a TrainedModel, until the next round
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Declares a tensor of the clients that a method assigns; see `per_client`."""
-        if isinstance(value, PerClient):
-            self.states.declared[name] = value
-            self.register_buffer(name, value.tensor)
-        else:
-            super().__setattr__(name, value)
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Makes a buffer; an empty one takes its size from the data, or from a checkpoint."""
-        super().register_buffer(name, tensor, persistent)
-        if tensor is not None and not tensor.numel():
-            self.states.sized_by_data.add(name)
-
-    @property
-    def own_parameters(self) -> tuple[str, ...]:
-        """Names of a model's tensors of which each client has values of its own, once the model has seen its data."""
-        stores = self.states.stores()
-        return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether the clients are processes of their own, or were when the checkpoint was written."""
-        return self.remote is not None or self.deployed_before
-
-    @property
-    def parameter_dtype(self) -> torch.dtype:
-        """The dtype to which features are cast."""
-        return next(self.components.parameters()).dtype
