@@ -226,7 +226,6 @@ def test_the_program_of_the_readme_prints_what_stands_below_it(
 def call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """The command line in this process, without rendering: half of a short run's time."""
     monkeypatch.setattr(sys, "argv", ["fedem-lightning", *arguments])
-    runs.leave_undrawn(monkeypatch)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     with contextlib.suppress(SystemExit) if "--help" in arguments else contextlib.nullcontext():
         cli.main()

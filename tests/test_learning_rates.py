@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from fedem_lightning.run.gate import check_configuration
 from fedem_lightning.settings.configs import data_and_network
 from helpers.commands import CONFIG_DIR, call, composed
-from helpers.runs import leave_undrawn
 
 FILES: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in sorted((CONFIG_DIR / "experiment").glob("*.yaml"))}
 CASES = [(name, case) for name, file in FILES.items() for case in file.get("cases", [None])]
@@ -71,7 +70,6 @@ BY = dict(zip(LINES, ["chosen_for", "learning_rates", "other_data", "command", N
 def test_a_run_says_its_rate_and_who_chose_it(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     assert call(tmp_path, monkeypatch, *DIGITS, *words.split(), "run_dir=run") == 0
     lines = capsys.readouterr().out.splitlines()
     (said,) = (line for line in lines if line.startswith("learning rate"))
@@ -87,7 +85,6 @@ def test_a_run_says_its_rate_and_who_chose_it(
 def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     small = ["dataset.n_clients=4", "dataset.test_size=9", *DIGITS[1:]]
     assert call(tmp_path, monkeypatch, "algorithm=fedavg_plus", "run_dir=plus", *small) == 0
     assert "; 0.316 of finetune, chosen for dataset=synthetic, backbone=linear" in capsys.readouterr().out
@@ -108,7 +105,6 @@ def test_no_rate_is_tuned_without_validation_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sweep ends before its first training; a run does not recommend it."""
-    leave_undrawn(monkeypatch)
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "d.npz", x=rng.normal(size=(40, 3)), y=np.arange(40) % 2, client=np.arange(40) % 4)
     words = ["dataset=npz", "dataset.path=d.npz", "dataset.fractions=[0.8,0.0,0.2]", *DIGITS[1:], "algorithm=fedavg"]
@@ -143,7 +139,6 @@ def test_no_method_of_a_small_experiment_ends_at_chance(
 ) -> None:
     if algorithm in WITHOUT_DATA[experiment]:
         pytest.skip("the experiment's data are not for this method")
-    leave_undrawn(monkeypatch)
     smaller = SMALLER.get(experiment, []) + SMALLER.get(algorithm, [])
     quiet = ["trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "trainer.check_val_every_n_epoch=200"]
     words = [f"+experiment={experiment}", f"algorithm={algorithm}", *smaller, *quiet, "run_dir=run"]

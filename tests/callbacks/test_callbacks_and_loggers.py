@@ -10,8 +10,7 @@ from rich.console import Console
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
 from fedem_lightning.run.callbacks import RoundCheckpoint, RoundProgress
-from fedem_lightning.run.figures import draw_figures
-from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.run.summary import print_summary
 from helpers.federations import make_data, make_model, make_trainer
 
@@ -34,9 +33,9 @@ def test_mixture_weights_are_logged_with_every_evaluation(tmp_path: Path) -> Non
             if not self.trainer.sanity_checking:
                 weights.append(self.pi[batch.seen].double().numpy().copy())
 
-    logger = RoundCSVLogger(tmp_path / "metrics.csv")
     model = make_model(Look, data, n_components=2, client_optimizer=ClientSGD(lr=0.5))
-    trainer = make_trainer(4, logger=logger, check_val_every_n_epoch=2, limit_val_batches=1, log_every_n_steps=1)
+    callbacks = [MetricsFile(tmp_path / "metrics.csv")]
+    trainer = make_trainer(4, callbacks=callbacks, check_val_every_n_epoch=2, limit_val_batches=1, log_every_n_steps=1)
     trainer.fit(model, data)
     table = pd.read_csv(tmp_path / "metrics.csv")
     evaluated = table.dropna(subset=["pi/entropy"])
@@ -68,9 +67,8 @@ def test_progress_shows_rounds_rate_and_accuracy(terminal: bool) -> None:
         assert text.splitlines()[3].startswith("round 4/4: val accuracy ")
 
 
-def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
-    """No evaluation during training, no test samples, no mixture weights: what there is gets drawn, nothing breaks."""
-    clients = pd.DataFrame({"id": ["a"], "population": ["seen"], "test_accuracy": [np.nan]})
+def test_the_summary_of_a_run_without_scores() -> None:
+    """No evaluation during training, no test samples."""
     results = {
         **{"algorithm": "fedavg", "dataset": "npz", "backbone": "cnn", "seed": 0, "rounds": 0},
         **{"n_clients": 1, "n_unseen_clients": 0, "train": {}, "val": {}, "test": {}, "unseen": None},
@@ -78,8 +76,21 @@ def test_figures_and_table_of_a_run_without_scores(tmp_path: Path) -> None:
         "seconds": {"training": 0.0, "per_round": None, "total": 1.0},
         "communication": {"up_bytes": 0, "down_bytes": 0},
     }
-    assert draw_figures(tmp_path, results, clients) == []
     screen = io.StringIO()
     print_summary(results, Console(file=screen, width=200))
     assert "no round" in screen.getvalue()
     assert "clients in their true group 50.0%" in screen.getvalue()
+
+
+def test_a_resumed_run_has_the_rows_of_its_checkpoint_and_no_others(tmp_path: Path) -> None:
+    """A run of 5 rounds, killed after its checkpoint of round 2: metrics.csv ends as that of a straight run."""
+    data, files = make_data(), [tmp_path / "straight.csv", tmp_path / "killed.csv"]
+    options: dict[str, Any] = {"limit_val_batches": 1, "check_val_every_n_epoch": 2}
+    for path in files:
+        callbacks = [MetricsFile(path), RoundCheckpoint(2, keep=9, dirpath=tmp_path)]
+        make_trainer(5, callbacks=callbacks, enable_checkpointing=True, **options).fit(make_model(FedAvg, data), data)
+    for rounds in (5, 2):
+        trainer = make_trainer(rounds, callbacks=[MetricsFile(files[1])], **options)
+        trainer.fit(make_model(FedAvg, data), data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
+        a, b = (pd.read_csv(path).drop(columns=["seconds", "training_seconds"]) for path in files)
+        pd.testing.assert_frame_equal(b, a[: rounds + 1])

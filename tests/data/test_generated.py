@@ -243,5 +243,4 @@ def test_a_run_shows_losses_in_nats_and_nowhere_an_accuracy(
     texts = [re.sub("<script>.*?</script>", "", text, flags=re.DOTALL) for text in texts]  # it knows all measures
     columns = [str(name) for name in pd.read_parquet(run / "clients.parquet")]
     assert "accuracy" not in " ".join([out, *drawn, *texts, *columns, *(path.name for path in files)]).lower()
-    assert {"loss_by_round.png", "loss_over_clients.png"} <= {path.name for path in files}
-    assert "loss, nats, seen clients, weighted" in drawn
+    assert "test loss, nats, weighted" in drawn

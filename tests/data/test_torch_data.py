@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 from fedem_lightning import FederatedDataModule, TorchDataModule, UserError
 from helpers.commands import call
 from helpers.federations import stored
-from helpers.runs import leave_undrawn
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -192,7 +191,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_run_reads_a_users_function(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     words = ("dataset=torch", "dataset.data._target_=mine.clients", "+dataset.data.n=5")
     assert call(mine, monkeypatch, *words, *SHORT) == 0
     assert "data: 5 clients, 100 samples" in capsys.readouterr().out

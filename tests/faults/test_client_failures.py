@@ -13,7 +13,7 @@ from fedem_lightning.data import Block
 from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.module.checkpoints import read_checkpoint
 from fedem_lightning.run.callbacks import RoundCheckpoint
-from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.settings.errors import NoUpdateLeft
 from fedem_lightning.state.history import LIMIT, Rejection, Rejections
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, spoil, stored, train
@@ -143,13 +143,13 @@ def test_a_resumed_run_knows_what_was_rejected_before(tmp_path: Path) -> None:
     data = make_data(sizes=SIZES)
     saving = {"callbacks": [RoundCheckpoint(1, keep=9, dirpath=tmp_path)], "enable_checkpointing": True}
     train(make_model(Among, data), data, 2, **saving)
-    resumed, logger = make_model(Among, data), RoundCSVLogger(tmp_path / "metrics.csv")
-    trainer = make_trainer(3, logger=logger, log_every_n_steps=1)
+    resumed, rows = make_model(Among, data), MetricsFile(tmp_path / "metrics.csv")
+    trainer = make_trainer(3, callbacks=[rows])
     trainer.fit(resumed, data, ckpt_path=tmp_path / "round-000002.ckpt", weights_only=True)
     assert rejected(resumed) == [(1, "not finite", 3, 1), (3, "not finite", 3, 1)]
     table = pd.read_csv(tmp_path / "metrics.csv")
-    assert table["rejected"].tolist() == [2]
-    assert table.rejected_updates.tolist() == [6]
+    assert table["rejected"].tolist() == [2, 2, 2]
+    assert table.rejected_updates.tolist() == [2, 4, 6]
 
 
 def test_the_record_has_an_end() -> None:

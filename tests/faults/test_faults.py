@@ -30,7 +30,7 @@ from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.module.client_updates import rehearsed
 from fedem_lightning.module.round import draw_cohort
 from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, stored, train
-from helpers.runs import leave_undrawn, run_small
+from helpers.runs import run_small
 
 SIZES = (7, 12, 9, 20, 8, 11, 10, 13, 6, 9)
 EVERYBODY = torch.arange(100)
@@ -170,9 +170,7 @@ def test_faults_that_have_no_effect_are_refused() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three rounds, in which two of four clients send NaN."""
     folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
-        run_small(folder / "nan", folder, "faults=send_nan", "faults.share=0.5", "aggregation=median")
+    run_small(folder / "nan", folder, "faults=send_nan", "faults.share=0.5", "aggregation=median")
     return folder / "nan"
 
 

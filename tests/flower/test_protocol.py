@@ -18,7 +18,6 @@ from helpers.conformance import Row
 from helpers.every_method import EVERY
 from helpers.federations import make_trainer
 from helpers.flower import WORDS, InProcess, difference, save_client
-from helpers.runs import leave_undrawn
 
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
 KEPT = ClientSGD(lr=0.1, momentum=0.9, state="keep")
@@ -66,7 +65,6 @@ def test_clients_train_the_models_of_the_simulation(row: Row, monkeypatch: pytes
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the simulation."""
-    leave_undrawn(monkeypatch)
     assert call(tmp_path, monkeypatch, *WORDS.split(), "run_dir=simulated") == 0
     return tmp_path / "simulated"
 
@@ -112,7 +110,6 @@ def test_an_ordinary_run_of_clients_with_files(
 def test_a_mistake_is_one_line(
     config: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_undrawn(monkeypatch)
     node = config.pop("nodes", None)
     nodes = InProcess(3, monkeypatch, **{"run-dir": str(tmp_path / "run"), **config})
     for context in nodes.contexts.values() if node else ():

@@ -69,7 +69,7 @@ def differences(straight: Path, other: Path) -> list[str]:
 def _files(folder: Path) -> set[str]:
     """All files; of checkpoints, those that are kept."""
     found = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    return {str(path) for path in found if path.parts[0] not in ("wandb", "tensorboard")}
+    return {str(path) for path in found if path.parts[0] != "wandb"}
 
 
 def content(path: Path) -> Any:

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from hydra import compose, initialize_config_dir
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.run.execute import run
@@ -138,11 +136,6 @@ def composed_small(files: Path, *overrides: str) -> tuple[DictConfig, dict[str, 
 def run_small(folder: Path, files: Path, *overrides: str) -> dict[str, Any]:
     config, choices = composed_small(files, *overrides)
     return run(config, folder, choices, [])
-
-
-def leave_undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All figures are put together, but rendering them takes half of a small run's time."""
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

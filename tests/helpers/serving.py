@@ -40,10 +40,8 @@ def as_table(part: dict[str, np.ndarray]) -> pd.DataFrame:
 
 def finished_run(folder: Path, data: Path, algorithm: str, *overrides: str) -> dict[str, Any]:
     """A run of a few rounds on an .npz file; a quarter of the clients is unseen. Returns its results."""
-    with pytest.MonkeyPatch.context() as patch:
-        runs.leave_undrawn(patch)
-        chosen = [f"algorithm={algorithm}", "dataset=npz", f"dataset.path={data}", "dataset.unseen_fraction=0.25"]
-        return runs.run_small(folder, data.parent, *chosen, *overrides)
+    chosen = [f"algorithm={algorithm}", "dataset=npz", f"dataset.path={data}", "dataset.unseen_fraction=0.25"]
+    return runs.run_small(folder, data.parent, *chosen, *overrides)
 
 
 def refused(main: Callable[[list[str]], None], capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:

@@ -16,7 +16,7 @@ from scipy import stats
 from fedem_lightning.report.command import print_sweep
 from helpers.commands import call
 from helpers.report_runs import make_sampled_run, report
-from helpers.runs import leave_undrawn, make_run
+from helpers.runs import make_run
 
 
 def two_methods(folder: Path) -> Path:
@@ -161,8 +161,7 @@ def test_a_search_ends_with_what_validation_chose(tmp_path: Path, capsys: pytest
 def test_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["dataset.n_clients=6", "dataset.dimension=5", "dataset.test_size=20", "dataset.unseen_fraction=0.34"]
     options += ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "run_dir=sweep", "network=reliable"]
-    with monkeypatch.context() as patched:  # the figures of the runs themselves are tested elsewhere
-        leave_undrawn(patched)
+    with monkeypatch.context() as patched:
         words = ["-m", "algorithm=fedem,local", "seed=0,1", "initialization=random", *options]
         assert call(tmp_path, patched, *words) == 0
     command = [sys.executable, "-m", "fedem_lightning.report", "sweep", "--out", "report"]

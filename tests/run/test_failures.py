@@ -13,7 +13,6 @@ from fedem_lightning import FedAvg, UserError
 from fedem_lightning.report import __main__ as report
 from fedem_lightning.run.commands import user_message
 from helpers.commands import TINY, call
-from helpers.runs import leave_undrawn
 
 SHORT = [*TINY, "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "algorithm=fedavg"]
 LINE = r"KeyError: 'line one\nline two'; HYDRA_FULL_ERROR=1 shows the trace"
@@ -35,7 +34,6 @@ def break_round(monkeypatch: pytest.MonkeyPatch, seed: int | None = None) -> Non
 def test_a_failed_first_round_is_one_line_and_leaves_nothing(
     full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     break_round(monkeypatch)
     assert call(tmp_path, monkeypatch, *SHORT, "run_dir=run", HYDRA_FULL_ERROR=full) == 1
     trace, _, line = capsys.readouterr().err.rpartition("error: ")
@@ -48,7 +46,6 @@ def test_a_failed_first_round_is_one_line_and_leaves_nothing(
 def test_a_client_that_raises_is_one_line_and_no_half_round_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     update = FedAvg.client_update
 
     def broken(model: FedAvg, batch: Any, round_: int) -> Any:
@@ -82,7 +79,6 @@ def test_a_constructor_names_its_arguments_and_a_command_their_keys(key: str, pa
 def test_a_sweep_runs_its_other_jobs_and_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_undrawn(monkeypatch)
     break_round(monkeypatch, seed=0)
     assert call(tmp_path, monkeypatch, "-m", *SHORT, "seed=0,1", "run_dir=sweep") == 1
     lines = capsys.readouterr().err.splitlines()

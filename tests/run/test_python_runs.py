@@ -13,7 +13,6 @@ from fedem_lightning.predict import main as predict
 from fedem_lightning.report.__main__ import main as report
 from helpers import serving
 from helpers.federations import make_trainer
-from helpers.runs import leave_undrawn
 
 
 def test_it_enters_everything_that_takes_a_run(
@@ -22,18 +21,16 @@ def test_it_enters_everything_that_takes_a_run(
     full = serving.arrays()
     np.savez(tmp_path / "rows.npz", **full)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
-        for kind in (FedEM, FedAvg):
-            data = FederatedDataModule.from_arrays(**full)
-            model = kind(Linear(data.in_shape, data.n_outputs), data.n_clients)
-            with pytest.raises(UserError, match=r"call trainer.test\(model, data\) first"):
-                save_run(model, data, "runs/early")
-            trainer = make_trainer(3, "32-true", limit_val_batches=1.0, check_val_every_n_epoch=2)
-            trainer.fit(model, data)
-            trainer.test(model, data, verbose=False)
-            folder = Path("runs") / kind.__name__
-            save_run(model, data, folder, dataset="clinics")
+    for kind in (FedEM, FedAvg):
+        data = FederatedDataModule.from_arrays(**full)
+        model = kind(Linear(data.in_shape, data.n_outputs), data.n_clients)
+        with pytest.raises(UserError, match=r"call trainer.test\(model, data\) first"):
+            save_run(model, data, "runs/early")
+        trainer = make_trainer(3, "32-true", limit_val_batches=1.0, check_val_every_n_epoch=2)
+        trainer.fit(model, data)
+        trainer.test(model, data, verbose=False)
+        folder = Path("runs") / kind.__name__
+        save_run(model, data, folder, dataset="clinics")
     metrics = pd.read_csv(folder / "metrics.csv")
     assert metrics["round"].tolist() == [0, 1, 2, 3]
     assert metrics["val/accuracy"].notna().tolist() == [True, False, True, False]

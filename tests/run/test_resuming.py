@@ -13,12 +13,7 @@ from fedem_lightning.report import find_runs
 from fedem_lightning.run.command_line import resume_command
 from fedem_lightning.run.run_folder import find_checkpoint
 from helpers.commands import TINY, call, composed
-from helpers.runs import leave_undrawn, snapshot
-
-
-@pytest.fixture(autouse=True)
-def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
+from helpers.runs import snapshot
 
 
 def checkpoint(path: Path, rounds: int) -> None:

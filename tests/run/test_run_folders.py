@@ -16,7 +16,7 @@ import yaml
 
 from fedem_lightning.run.run_folder import LOCK, only_run_in
 from helpers.commands import TINY, call
-from helpers.runs import leave_undrawn, snapshot
+from helpers.runs import snapshot
 
 RUN = [*TINY, "algorithm=fedavg", "callbacks.checkpoint.every_n_rounds=1", "callbacks.checkpoint.keep=9"]
 RUN += ["trainer.accelerator=cpu"]
@@ -25,17 +25,11 @@ OTHER = [*RUN, "run_dir=other"]
 FROM_FILE = "ckpt_path=run/checkpoints/round-000004.ckpt"
 
 
-@pytest.fixture(autouse=True)
-def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def four_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The place of a finished run of 4 rounds, in its folder `run`."""
     place = tmp_path_factory.mktemp("four")
     with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
         assert call(place, patch, *SAME) == 0
     return place
 

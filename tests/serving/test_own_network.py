@@ -13,7 +13,6 @@ from fedem_lightning.export import main as export
 from helpers import serving
 from helpers.commands import call
 from helpers.federations import make_data, make_trainer
-from helpers.runs import leave_undrawn
 
 NETWORK = """
 from torch import nn
@@ -56,7 +55,6 @@ def test_commands_import_it_only_if_it_is_trusted(
     (tmp_path / "conf" / "backbone" / "mine.yaml").write_text(BACKBONE)
     (tmp_path / "my_network.py").write_text(NETWORK)
     np.savez(tmp_path / "all.npz", **full)  # type: ignore[arg-type]
-    leave_undrawn(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     assert call(tmp_path, monkeypatch, *RUN) == 0
     schema = load(tmp_path / "run", trust="my_network").schema
@@ -86,7 +84,6 @@ def test_a_network_that_python_made_from_a_class_is_made_again(
         "    def __init__(self, inputs=4, outputs=3):\n        super().__init__(inputs, outputs)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    leave_undrawn(monkeypatch)
     net, data = import_module(f"of_{way}").Net, make_data(n_classes=n_classes)
     model = FedAvg(net if way == "class" else functools.partial(net, outputs=n_classes), data.n_clients)
     trainer, run = make_trainer(1), tmp_path / "run"

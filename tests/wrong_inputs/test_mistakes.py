@@ -11,7 +11,6 @@ import pytest
 
 from fedem_lightning import UserError
 from helpers.commands import call, finish, start
-from helpers.runs import leave_undrawn
 from wrong_inputs import of_commands, of_python, of_runs
 from wrong_inputs.place import TINY, furnish, snapshot
 
@@ -27,7 +26,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder in which all of them are made; a class of the user's own lies there, too."""
     folder, made = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
         assert call(made, patch, *TINY, "callbacks.checkpoint.every_n_rounds=1", "run_dir=run") == 0
         furnish(folder, made / "run")
         patch.syspath_prepend(folder)

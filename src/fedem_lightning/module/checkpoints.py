@@ -39,7 +39,7 @@ def save(algorithm: Method, checkpoint: dict[str, Any]) -> None:
     statistics, schema = algorithm.statistics, algorithm.schema
     statistics.tick()
     checkpoint["statistics"], checkpoint["diagnostics"] = statistics.state_dict(), algorithm.diagnostics
-    checkpoint["curves"] = {round_: row for round_, row in algorithm.curves.items() if any("/" in key for key in row)}
+    checkpoint["curves"] = algorithm.curves
     checkpoint["federation"] = algorithm.federation_digest
     checkpoint["schema"] = None if schema is None else schema.state()
     checkpoint["engine_gave_up"], checkpoint["deployed"] = algorithm.local.engine.gives_up, algorithm.is_deployed

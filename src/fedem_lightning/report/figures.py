@@ -1,6 +1,7 @@
 """The figures of a report: scores by round, and over the clients."""
 
 import io
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,10 +15,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedem_lightning.report.groups import BASELINES, Group, Setting
-from fedem_lightning.run.figures import PALETTE, STYLE, by_round_axis, drawn_text, legend_below
+from fedem_lightning.settings.errors import one_line
 
+PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
+"""Okabe and Ito's colours (Color Universal Design, 2008), without black and yellow; grey; and a wine red of Tol's."""
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8.5),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **{"axes.labelsize": 9, "axes.linewidth": 0.6, "legend.fontsize": 8, "figure.titlesize": 10},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#c0c1c2", "grid.linewidth": 0.5},
+}
+"""Matplotlib's settings while figures are made and saved."""
 FIGURES = ("curves", "clients")
 _FIRST = ("fedem", *reversed(BASELINES))
 """The first colours belong to the method that the package is named after, and to its two baselines."""
@@ -89,7 +100,8 @@ def _draw_curves(axes: Axes, setting: Setting, looks: Looks) -> None:
     if setting.measure[0] == "accuracy" and None not in best:
         axes.axhline(100 * np.mean(best), color="black", linewidth=0.8, linestyle=":", label="Bayes")
     axes.set(xlabel="communication round", ylabel=f"test {setting.unit}, weighted")
-    by_round_axis(axes, max(run.results["rounds"] for run in setting.runs))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0, max(run.results["rounds"] for run in setting.runs) or None)
 
 
 def _over_seeds(group: Group) -> pd.DataFrame | None:
@@ -154,3 +166,28 @@ def _with_panels(
         figure.savefig(png, dpi=200)
         figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
     return Drawn(name, title, caption, figure, png.getvalue(), pdf.getvalue())
+
+
+def legend_below(figure: Figure) -> None:
+    """Draws one legend for all axes below them, whole and in columns that fit; the figure grows by its height."""
+    found = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if not found:
+        return
+    width = figure.get_figwidth()
+    labels = [textwrap.fill(label, int(14 * width) - 6) for label in found]  # an inch has about 14 letters
+    for columns in range(min(len(found), max(1, int(2 * width))), 0, -1):
+        legend = figure.legend(list(found.values()), labels, loc="outside lower center", ncols=columns)
+        extent = legend.get_window_extent()
+        if extent.width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
+
+
+def drawn_text(text: Any, limit: int = 80) -> str:
+    """A text on one line of at most `limit` letters, which Matplotlib draws as it is: $ begins no formula."""
+    line = one_line(text)
+    shown = line if len(line) <= limit else line[: limit - 1] + "…"
+    return shown.replace("$", r"\$")

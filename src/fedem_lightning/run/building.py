@@ -26,7 +26,7 @@ from fedem_lightning.models.embedded import embedded
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run.callbacks import MappedCheckpoints, RoundProgress
-from fedem_lightning.run.metrics_file import RoundCSVLogger, SaveRow
+from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.keys import LOOKS
 from fedem_lightning.settings.recipes import remember
@@ -118,21 +118,21 @@ def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedD
     return devices
 
 
-def build_trainer(config: DictConfig, folder: Path, trackers: pl.Callback, devices: Any) -> pl.Trainer:
+def build_trainer(config: DictConfig, folder: Path, devices: Any) -> pl.Trainer:
     """Builds Lightning's Trainer with the configured callbacks, and those that every run has; it writes metrics.csv."""
     callbacks = [instantiate(c) for c in (config.get("callbacks") or {}).values() if c is not None]
     if config.trainer.get("enable_progress_bar") is False:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     if not config.trainer.get("fast_dev_run"):
-        callbacks.append(SaveRow())
+        callbacks.append(MetricsFile(folder / "metrics.csv"))
     options = {"check_val_every_n_epoch": 1} if config.get("scores") == "every_round" else {}
     trainer: pl.Trainer = instantiate(
         config.trainer,
         **options,
         accelerator=pick_accelerator(config),
         devices=devices,
-        callbacks=[*callbacks, trackers],
-        logger=RoundCSVLogger(folder / "metrics.csv"),
+        callbacks=callbacks,
+        logger=False,
         plugins=[MappedCheckpoints(), *_environment()],
         default_root_dir=str(folder),
     )

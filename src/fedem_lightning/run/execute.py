@@ -9,21 +9,20 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.evaluate.convergence import whole_run
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.round import sampling_of
-from fedem_lightning.run import announcements, run_folder
+from fedem_lightning.run import announcements, run_folder, trackers
 from fedem_lightning.run.building import build_model, build_trainer, pick_devices, quieten, with_features
 from fedem_lightning.run.callbacks import FinishRoundOnInterrupt
 from fedem_lightning.run.command_line import resume_command, run_command
 from fedem_lightning.run.gate import check_configuration, own_targets
-from fedem_lightning.run.metrics_file import rows_of
 from fedem_lightning.run.results import write_run
 from fedem_lightning.run.summary import print_result, print_summary, privacy_line
-from fedem_lightning.run.trackers import Trackers
 from fedem_lightning.settings.errors import Interrupted, require
 from fedem_lightning.settings.keys import dataset_name
 from fedem_lightning.settings.startup import is_worker_rank
@@ -93,27 +92,29 @@ def _run(
         enough = config.trainer.max_epochs == -1 or config.trainer.max_epochs >= done
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
         lines += announcements.resumed_lines(checkpoint, model, config.trainer.max_epochs)
-    trackers = Trackers(config, folder, choices, overrides)
-    trainer = build_trainer(config, folder, trackers, pick_devices(config, model, data))
+    trainer = build_trainer(config, folder, pick_devices(config, model, data))
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
     launched, before = launch_settings(), run_folder.held_files(folder)
     results: dict[str, Any] = {}
+    loggers: list[Logger] = []
     writes = trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
     try:
         if writes:
-            rows_of(trainer).begin(done)
             run_folder.begin_folder(folder, config, overrides)
         if trainer.is_global_zero:
             print(*announcements.first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
+        for logger in trackers.begin_loggers(config, folder, choices, overrides):
+            loggers.append(logger)
+        trainer.loggers = loggers
         _train_and_test(trainer, model, data, checkpoint)
         if writes:
             names: dict[str, Any] = {**choices, "experiment": choices.get("experiment"), "seed": config.seed}
             names |= {"fidelity": config.fidelity, "command": run_command(overrides, flags)}
             names["learning_rates"] = [rate._asdict() for rate in rates]
             title = config.algorithm.get("title")
-            results, figures = write_run(folder, names, model, data.federation, title)
-            trackers.report(results, model.clients, figures)
+            results = write_run(folder, names, model, data.federation)
+            trackers.report(loggers, results, model.clients)
             print_summary(results, method=title)
             print(*announcements.last_lines(results, folder, trainer), sep="\n")
             print_result(results, title)
@@ -123,7 +124,7 @@ def _run(
         raise
     finally:
         _end_other_processes(trainer)
-        trackers.close(sys.exception())
+        trackers.close(loggers, sys.exception())
         leave_processes(*launched)
     return results
 
@@ -156,7 +157,7 @@ def _train_and_test(
         raise
     if any(stop.interrupted for stop in stops):
         raise KeyboardInterrupt
-    trainer.loggers = []  # they have rounds only; the results follow
+    trainer.loggers = []  # they have rounds only
     trainer.test(model, data, verbose=False)
 
 

@@ -12,7 +12,7 @@ from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checkpoints import recipe_of
 from fedem_lightning.module.checks import check_capabilities
 from fedem_lightning.run.callbacks import MappedCheckpoints
-from fedem_lightning.run.metrics_file import RoundCSVLogger
+from fedem_lightning.run.metrics_file import write_rows
 from fedem_lightning.run.results import write_run
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.errors import require
@@ -54,10 +54,7 @@ def save_run(
     trainer = {"max_epochs": whole_run(model)[0].rounds}
     config |= {"seed": model.seed, "algorithm": algorithm, "dataset": of_data, "trainer": trainer}
     write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
-    rounds = RoundCSVLogger(place / "metrics.csv")
-    for round_, cells in whole_run(model)[1].items():
-        rounds.log_metrics(dict(cells), round_)
-    rounds.write()
+    write_rows(place / "metrics.csv", whole_run(model)[1])
     name = f"round-{model.statistics.rounds:06d}.ckpt"
     MappedCheckpoints().save_checkpoint(checkpoint, place / "checkpoints" / name)
     parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}

@@ -26,7 +26,6 @@ from fedem_lightning.models.backbones import Linear
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.fitting import known_pi
 from fedem_lightning.module.round import sampling_of
-from fedem_lightning.run.figures import draw_figures
 from fedem_lightning.settings.files import replacing, write_arrays, write_atomically
 
 
@@ -143,21 +142,19 @@ def write_run(
     names: Mapping[str, Any],
     algorithm: FederatedAlgorithm,
     federation: Federation,
-    method: str | None = None,
-) -> tuple[dict[str, Any], list[Path]]:
-    """Writes the figures, arrays, clients.parquet and, last, results.json; returns the results and the figures."""
+) -> dict[str, Any]:
+    """Writes arrays, clients.parquet and, last, results.json; returns the results."""
     results = dict(names) | run_results(algorithm, federation)
     artifacts = dict(algorithm.artifacts)
     if algorithm.tested.samples is not None:
         artifacts["test_samples"] = algorithm.tested.samples.arrays()
-    figures = draw_figures(folder, results, algorithm.clients, method)
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
     for name, arrays in artifacts.items():
         write_arrays(folder / f"{name}.npz", arrays)
     with replacing(folder / "clients.parquet") as temporary:
         algorithm.clients.to_parquet(temporary, index=False)
     write_atomically(folder / "results.json", (json.dumps(finite(results), indent=2) + "\n").encode())
-    return results, figures
+    return results
 
 
 def finite(value: Any) -> Any:

@@ -21,8 +21,8 @@ from fedem_lightning.settings.keys import MAY_CHANGE, flatten
 from fedem_lightning.settings.remaking import without_gone
 from fedem_lightning.settings.startup import is_worker_rank
 
-OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet", "trackers.json")
-"""What a run has in its folder, beside figures and arrays, whose names depend on the method."""
+OURS = (".hydra", "checkpoints", "results.json", "metrics.csv", "clients.parquet")
+"""What a run has in its folder, beside arrays, whose names depend on the method."""
 LOCK = ".fedem_lightning.lock"
 
 
@@ -82,7 +82,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
 def held_files(folder: Path) -> list[Path]:
     """What a folder has of the names that a run writes."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if path.name in OURS or path.suffix in (".png", ".npz"))
+    return sorted(path for path in found if path.name in OURS or path.suffix == ".npz")
 
 
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:
