@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 from hydra.utils import instantiate
 
-from fedem_lightning import ClientSGD, FedAvg, Finetune, Local, LoopEngine, TextDataModule, UserCentric
+from fedem_lightning import ClientSGD, FedAvg, Finetune, Local, LoopEngine, UserCentric
 from fedem_lightning.aggregate import Update, WeightedMean
 from fedem_lightning.data.splits import SPLITS, Splitting
-from fedem_lightning.data.tasks import Classification
 from fedem_lightning.evaluate.adapt.base import selection_losses
 from fedem_lightning.evaluate.component_diagnostics import component_health
 from fedem_lightning.methods.streams import gradients
@@ -100,16 +99,6 @@ def test_rounding_takes_no_sample_away() -> None:
     """0.29 * 100 is 28.999999999999996 in floating point."""
     codes = Splitting(fractions=(0.42, 0.29, 0.29)).split(np.zeros(100, dtype=int))
     assert np.bincount(codes).tolist() == [42, 29, 29]
-
-
-def test_frequent_characters_weigh_little(tmp_path: Path) -> None:
-    """min(1, 0.012 / frequency) * 8: a character of 1 % has the largest weight, 8; one of half the text 0.192."""
-    text = "ab" * 49 + "!."
-    (tmp_path / "play.txt").write_text(f"HAMLET. {text * 10}")
-    task = TextDataModule(tmp_path, window=5, char_weights=True, fractions=(1.0, 0.0, 0.0)).federation.task
-    assert isinstance(task, Classification)
-    rare, frequent = 8.0, 8 * 0.012 / 0.49
-    assert task.class_weights == pytest.approx([rare, rare, frequent, frequent])  # of ! . a b
 
 
 def test_true_groups_are_part_of_the_digest() -> None:

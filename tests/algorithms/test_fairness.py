@@ -1,6 +1,5 @@
 """What keeps a comparison of methods fair: nobody sees more data, trains longer or counts less than the others."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,15 @@ from fedem_lightning import (
     Mapper,
     PFedMe,
     ShiftedExponentialNetwork,
-    TextDataModule,
     UserCentric,
 )
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.tasks import Classification
 from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.module.client_updates import work_of
 from fedem_lightning.module.round import draw_cohort
 from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_model, make_trainer, train
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def test_characters_of_unseen_clients_do_not_weigh_the_loss(tmp_path: Path) -> None:
-    spoken = {"ANNA": "aacb aab. caa. " * 4, "BERT": "bbba zz. zzzb. " * 4}
-    (tmp_path / "play.txt").write_text("\n".join(f"{role}. {text}" for role, text in spoken.items()))
-    data = TextDataModule(tmp_path, window=5, char_weights=True, unseen_fraction=0.5)
-    federation, symbols = data.federation, data.federation.notes["vocabulary"]
-    assert federation.seen.sum() == 1
-    role = federation.names[int(federation.clients()[0])].split("/")[1]
-    text = spoken[role].strip()
-    trained_on = text[: int(0.6 * len(text))]
-    often = Counter(trained_on)
-    expected = [8 * min(1.0, 0.012 / (often[s] / len(trained_on))) if often[s] else 8.0 for s in symbols]
-    assert isinstance(federation.task, Classification)
-    assert federation.task.class_weights == pytest.approx(expected)
-    assert 8.0 in expected  # each role has a letter that only it uses
-
 
 # --- FedEM's warm-up --------------------------------------------------------------------------------------------------
 

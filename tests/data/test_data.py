@@ -59,7 +59,6 @@ GOOD: dict[str, Any] = {"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0]), "cli
     ("change", "message"),
     [
         ({"domain": np.array([0, 1, 1])}, r"domain: expected shape \(4,\)"),
-        ({"label_smoothing": 0.1, "task": "binary"}, "label_smoothing: only a classification has it, got 0.1"),
     ],
 )
 def test_wrong_arrays_are_named(change: dict[str, Any], message: str) -> None:
@@ -99,9 +98,9 @@ def test_samples_may_have_domains() -> None:
 def test_npz_files_read_back(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez(path, **GOOD, client_names=np.array(["Ann", "Bob"]), domain=np.array([3, 3, 5, 5]))
-    data = NpzDataModule(path, label_smoothing=0.1)
+    data = NpzDataModule(path)
     assert (data.n_clients, data.n_outputs, data.federation.names) == (2, 2, ("Ann", "Bob"))
-    assert (data.federation.domains.names, data.federation.task) == (("3", "5"), Classification(2, label_smoothing=0.1))
+    assert (data.federation.domains.names, data.federation.task) == (("3", "5"), Classification(2))
 
 
 def test_femnist_file(data_folder: Callable[[str], Path]) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from fedem_lightning import FedAvg, FederatedDataModule, TorchDataModule, UserError
 from fedem_lightning.data.samples import Fields
@@ -77,20 +76,12 @@ def test_how_a_network_is_called(x: Any, seen: Any, wrap: Any) -> None:
     assert call_with(network, {"weight": torch.zeros(1)}, x) is z
 
 
-SAMPLES: list[Any] = [
-    {"input_ids": torch.tensor([1, 2]), "attention_mask": torch.ones(2), "labels": 0},
-    {"input_ids": torch.tensor([3, 4, 5]), "attention_mask": torch.ones(3), "labels": 1},
-    {"input_ids": torch.tensor([6]), "attention_mask": torch.ones(1), "labels": 0},
-    {"input_ids": torch.tensor([7, 8]), "attention_mask": torch.ones(2), "labels": 1},
-]
-
-
-def test_data_sets_of_dictionaries_are_padded() -> None:
-    data = {"a": SAMPLES[:2], "b": DataLoader(SAMPLES[2:], batch_size=1)}  # type: ignore[arg-type]
-    samples: Any = TorchDataModule(data, fractions=(1, 0, 0)).federation.samples
-    assert samples.x["input_ids"].tolist() == [[1, 2, 0], [3, 4, 5], [6, 0, 0], [7, 8, 0]]
-    assert samples.x["attention_mask"].sum(dim=1).tolist() == [2, 3, 1, 2]
-    assert samples.y.tolist() == [0, 1, 0, 1]
+def test_data_sets_of_dictionaries_have_several_arrays() -> None:
+    rows = [{"input_ids": IDS[i], "attention_mask": MASK[i], "labels": i % 2} for i in range(3)]
+    samples: Any = TorchDataModule({"a": rows}, fractions=(1, 0, 0)).federation.samples
+    assert torch.equal(samples.x["input_ids"], IDS)
+    assert torch.equal(samples.x["attention_mask"], MASK)
+    assert samples.y.tolist() == [0, 1, 0]
 
 
 def test_a_sample_may_be_a_tuple() -> None:

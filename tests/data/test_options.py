@@ -25,21 +25,21 @@ from fedem_lightning.settings.check import parameters
 
 HELD_OUT = "unseen_fraction unseen seed"
 SPLIT = f"{HELD_OUT} fractions"
-DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples drop_empty"
+DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
 OWN = f"{DEALT} split_by"
-TASK = "task n_classes standardize_targets noise_scale label_smoothing class_weights"
+TASK = "task n_classes standardize_targets class_weights"
 IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"
 TABLE = "path label client features categorical missing split"
 KEYWORDS: dict[Any, str] = {
     SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",
     DensityDataModule: f"n_clients n_symbols n_samples n_val test_size shifted {HELD_OUT}",
     Digits: f"n_clients alpha n_groups {SPLIT}",
-    TextDataModule: f"path data_dir window stride n_clients printable char_weights {SPLIT}",
+    TextDataModule: f"path data_dir window stride n_clients {SPLIT}",
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",
     NpzDataModule: f"path {TASK} {OWN}",
     TableDataModule: f"{TABLE} {TASK} {OWN}",
-    TorchDataModule: f"data test val client columns {TASK} {OWN}",
-    PFLlibDataModule: f"path val_fraction n_clients drop_empty {TASK} {HELD_OUT}",
+    TorchDataModule: f"data test val client {TASK} {OWN}",
+    PFLlibDataModule: f"path val_fraction n_clients {TASK} {HELD_OUT}",
     FolderDataModule: f"path size {TASK} {OWN}",
     FederatedDataModule.from_arrays: f"x y client split names domain {TASK} {OWN}",
 }

@@ -108,39 +108,12 @@ def test_whole_numbers_stay_whole(kind: Any) -> None:
     assert (found.dtype, found.tolist()) == (torch.int64, x.tolist())
 
 
-def test_clients_without_training_samples_are_left_out(tmp_path: Path) -> None:
-    x, split = RNG.normal(size=(N, 2)), np.where(CLIENT == 1, 2, np.where(CLIENT == 3, 2, 0))
-    names = ["a", "b", "c", "d", "e"]  # b and d have test samples alone, e has none
-    arrays: dict[str, Any] = {"client": CLIENT, "names": np.array(names), "split": split, "unseen": ["d"]}
-    with pytest.raises(
-        UserError, match=r"^client b, e has no .* one; dataset.drop_empty=true leaves such clients out$"
-    ):
-        FederatedDataModule.from_arrays(x, Y, **arrays)
-    data = FederatedDataModule.from_arrays(x, Y, **arrays, drop_empty=True).federation
-    assert (data.names, data.seen.tolist()) == (("a", "c", "d"), [True, True, False])
-    assert data.notes["left_out_clients"] == 2
-    assert data.notes["why"] == "dataset.drop_empty=true leaves out b, e, without training samples"
-    assert data.splits["test"].counts().tolist() == [0, 0, 15]
-    np.savez(tmp_path / "mine.npz", x=x, y=Y)
-    skewed: dict[str, Any] = {"partition": "quantity_skew", "n_clients": 30, "alpha": 0.05, "min_samples": 0}
-    with pytest.raises(UserError, match="has no training sample"):
-        NpzDataModule(tmp_path / "mine.npz", **skewed)
-    dealt = NpzDataModule(tmp_path / "mine.npz", **skewed, drop_empty=True).federation
-    assert dealt.n_clients + dealt.notes["left_out_clients"] == 30
-    assert sum(len(part) for part in dealt.splits.values()) == N
-    assert dealt.splits["train"].counts().min() > 0
-
-
 def test_a_run_is_called_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(
-        tmp_path / "our.shops.npz", x=RNG.normal(size=(N, 2)), y=Y, client=CLIENT, split=np.where(CLIENT == 1, 2, 0)
-    )
-    keys = ["dataset=npz", f"dataset.path={tmp_path / 'our.shops.npz'}", "dataset.drop_empty=true"]
+    np.savez(tmp_path / "our.shops.npz", x=RNG.normal(size=(N, 2)), y=Y, client=CLIENT)
+    keys = ["dataset=npz", f"dataset.path={tmp_path / 'our.shops.npz'}"]
     results = run_small(tmp_path / "run", tmp_path, *keys)
     assert results["dataset"] == json.loads((tmp_path / "run" / "results.json").read_text())["dataset"] == "our.shops"
-    said = capsys.readouterr().out
-    assert "3 of the data's 4 clients: dataset.drop_empty=true leaves out 1, without training samples" in said
-    assert " on our.shops (linear)" in said
+    assert " on our.shops (linear)" in capsys.readouterr().out
     older = json.loads((tmp_path / "run" / "results.json").read_text()) | {"dataset": "npz"}
     (tmp_path / "run" / "results.json").write_text(json.dumps(older))
     assert read_run(tmp_path / "run").results["dataset"] == "our.shops"

@@ -1,4 +1,4 @@
-"""`split_by`: splits by time and by group, or with each class's share; and what a random split does to a table."""
+"""`split_by`: splits by time and by group; and what a random split does to a table."""
 
 import warnings
 from pathlib import Path
@@ -63,16 +63,6 @@ def test_rows_of_a_group_stay_together(tmp_path: Path) -> None:
     assert (other != codes(table(tmp_path, split_by="group:visitor"))).any()
 
 
-def test_each_split_has_every_classs_share(tmp_path: Path) -> None:
-    split = codes(table(tmp_path, QUIET, split_by="stratified"))
-    for shop in set(SHOP):
-        mine = FRAME.sold[shop == SHOP]
-        shares = pd.crosstab(split[shop == SHOP], mine, normalize="index")
-        np.testing.assert_allclose(shares, [mine.value_counts(normalize=True)[shares.columns]] * 3, atol=1 / 16)
-    rare = FRAME.sold.where(np.arange(N) > 0, "once")
-    assert (np.bincount(codes(table(tmp_path, QUIET.assign(sold=rare), split_by="stratified"))) > 40).all()
-
-
 def test_arrays_come_with_the_option(tmp_path: Path) -> None:
     x, y = FRAME[["price"]].to_numpy(), np.arange(N) % 3
     wanted = codes(table(tmp_path, FRAME.assign(sold=y), split_by="time:opened"))
@@ -91,9 +81,9 @@ def test_arrays_come_with_the_option(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "form": ({"split_by": "month:opened"}, "split_by: expected time:COLUMN, group:COLUMN or stratified; for arrays"),
-    "no column": ({"split_by": "time"}, "split_by: expected time:COLUMN, group:COLUMN or stratified; for arrays"),
-    "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN, group:COLUMN or stratified"),
+    "form": ({"split_by": "month:opened"}, "split_by: expected time:COLUMN or group:COLUMN"),
+    "no column": ({"split_by": "time"}, "split_by: expected time:COLUMN or group:COLUMN"),
+    "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN or group:COLUMN"),
     "missing column": ({"split_by": "time:open"}, "split_by: no column 'open'; did you mean opened?"),
     "role": ({"split_by": "group:shop"}, "split_by: column 'shop' is the client already"),
     "split": ({"split_by": "time:opened", "split": "part"}, "split_by: the data have their split already"),
@@ -101,7 +91,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"split_by": "time:visitor"},
         "split_by: expected numbers or dates written as 2024-01-31, got such as",
     ),
-    "regression": ({"split_by": "stratified", "label": "price", "features": ["visitor"]}, "split_by: stratified needs"),
 }
 
 
@@ -135,7 +124,7 @@ def test_a_table_says_what_a_random_split_does(tmp_path: Path) -> None:
         table(tmp_path, patients)
     assert [str(one.message).split("split_by=")[1].split()[0] for one in found] == ["group:patient_id", "time:week"]
     with pytest.raises(UserError, match=r"holds dates; make numbers of them, .* split_by=time:opened leaves it out"):
-        table(tmp_path, FRAME.assign(opened=DAY), "dates.parquet", features=["opened"], split_by="stratified")
+        table(tmp_path, FRAME.assign(opened=DAY), "dates.parquet", features=["opened"], partition="iid", n_clients=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         table(tmp_path, FRAME, split_by="group:visitor")

@@ -1,6 +1,5 @@
 from .block import Block
 from .datamodule import FederatedDataModule, NpzDataModule
-from .dealing import Dealing
 from .federation import Federation
 from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
@@ -8,6 +7,7 @@ from .images import Digits, ImageDataModule
 from .own_data import TaskOptions
 from .own_folders import FolderDataModule, PFLlibDataModule
 from .own_splits import OwnSplitting
+from .partitions import Dealing
 from .samples import Arrays, Domains, Windows
 from .shifts import CropFlip, Shift
 from .splits import HoldOut, Split, Splitting

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.data.names import printable
+from fedem_lightning.data.arrays import printable
 from fedem_lightning.data.sources import SOURCES, fetch, kept_copy
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import require

@@ -8,9 +8,9 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
+from fedem_lightning.data.arrays import printable
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.formats import read_npz
-from fedem_lightning.data.names import printable
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import InShape
 from fedem_lightning.settings.check import check_arguments, grouped

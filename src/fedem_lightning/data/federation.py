@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.block import Block
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Samples, as_tensor, hash_of
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Split, splits_by_client
@@ -85,8 +85,9 @@ class Federation:
         seen = np.ones(len(names), dtype=bool) if seen is None else seen
         splits = splits_by_client(client, split, len(names), position)
         idle = [names[t] for t in np.flatnonzero(seen & (splits["train"].counts().numpy() == 0)).tolist()]
-        said = f"client {listed(idle, 3)} has no training sample: every client that trains needs at least one"
-        require(not idle, f"{said}; dataset.drop_empty=true leaves such clients out")
+        require(
+            not idle, f"client {listed(idle, 3)} has no training sample: every client that trains needs at least one"
+        )
         return cls(samples, splits, tuple(names), torch.from_numpy(seen), task, **more)
 
     @classmethod

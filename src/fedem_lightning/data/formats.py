@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from fedem_lightning.data.names import listed, shown
+from fedem_lightning.data.arrays import listed, shown
 from fedem_lightning.settings.errors import of_a_file, require
 
 ROLE_NAME = r"[A-Z][A-Za-z'\-]*(?: (?:of|the|to|and|[A-Z][A-Za-z'\-]*)){0,5}"

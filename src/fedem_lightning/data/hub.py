@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.arrays import as_array, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.samples import MASK
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.errors import UserError, given, imported, one_line, require
+from fedem_lightning.settings.errors import UserError, given, imported, of_a_file, one_line, require
 from fedem_lightning.settings.ranges import Column, Columns, PositiveInt
 
 FILES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
@@ -28,8 +27,8 @@ class HubDataModule(FederatedDataModule):
     They stay in memory, in the smallest whole numbers that hold them.
 
     Args:
-        path: a name on the Hub; a folder of `save_to_disk`; a .parquet, .csv, .json or .jsonl file; or from Python a
-            `datasets.Dataset` or a `DatasetDict`.
+        path: a folder of `save_to_disk`; a .parquet, .csv, .json or .jsonl file; or from Python a `datasets.Dataset` or
+            a `DatasetDict`, such as `datasets.load_dataset(NAME)` downloads.
         label: name of the label's column.
         client: name of the client's column; None: `partition` deals the rows to clients.
         text: name of a column of texts.
@@ -39,7 +38,6 @@ class HubDataModule(FederatedDataModule):
             called valid and validation), else drawn per client by `fractions`.
         tokenizer: of the texts: a model's folder or its name on the Hub; or a function from texts to a dictionary.
         max_length: L at most, in tokens.
-        name: of the data set's configuration on the Hub.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     """
@@ -56,7 +54,6 @@ class HubDataModule(FederatedDataModule):
         split: Column | None = None,
         tokenizer: str | Callable[..., Any] | None = None,
         max_length: PositiveInt = 128,
-        name: str | None = None,
         **options: Annotated[Any, OwnOptions],
     ) -> None:
         (own,) = grouped(options, OwnOptions)
@@ -64,8 +61,9 @@ class HubDataModule(FederatedDataModule):
         require(len(kinds) < 2, f"{' and '.join(kinds)}: expected one of them, which is x")
         numbers = None if features is None else [str(name) for name in features]
         datasets = imported("datasets", "hf", "dataset")
-        parts = _aligned(_parts(datasets, path, name), label)
-        data = datasets.concatenate_datasets(list(parts.values()))
+        parts = _parts(datasets, path)
+        with of_a_file("path: expected the same columns in all splits"):
+            data = datasets.concatenate_datasets(list(parts.values()))
         has = listed(data.column_names, 10)
         require(label is not None, f"label: expected the name of a column; the data set has {has}")
         others = [str(column) for column in (label, client, split, own.parts[1]) if column is not None]
@@ -90,37 +88,21 @@ class HubDataModule(FederatedDataModule):
         super().__init__(checked_federation(arrays, own, notes))
 
 
-def _parts(datasets: Any, path: Any, name: str | None) -> dict[str, Any]:
-    """The splits by name of a data set: a folder of `save_to_disk`, a file, a name on the Hub, or an object."""
+def _parts(datasets: Any, path: Any) -> dict[str, Any]:
+    """The splits by name of a data set: a folder of `save_to_disk`, a file, or an object."""
     if isinstance(path, str | Path):
         place = Path(path).expanduser()
         kind = FILES.get(place.suffix.lower())
-        try:
-            if any((place / file).is_file() for file in ("dataset_dict.json", "state.json")):
-                path = datasets.load_from_disk(str(place))
-            elif kind is not None:
-                path = datasets.load_dataset(kind, data_files=str(place))
-            else:
-                path = datasets.load_dataset(str(place), name)
-        except Exception as error:  # a broken file, no such name, no network: each in its own way
-            raise UserError(f"path: no data set in {place} ({one_line(error) or type(error).__name__:.200})") from error
+        require(place.exists(), f"path: no file or folder {place}; datasets.load_dataset downloads one by its name")
+        with of_a_file(f"path: no data set in {place}"):
+            path = datasets.load_dataset(kind, data_files=str(place)) if kind else datasets.load_from_disk(str(place))
     if isinstance(path, Mapping):
         known = len(path) == 1 or all(split in SPLIT_NAMES for split in path)
         expected = "expected splits called train, validation (or valid, val) and test"
         require(known, f"path: {expected}, got {', '.join(map(str, path))}; give one of them as a Dataset")
         return dict(path)
-    what = "path: expected a name on the Hub, a folder, a file, or a Dataset"
-    require(isinstance(path, datasets.Dataset), f"{what}, got {given(path)}")
+    require(isinstance(path, datasets.Dataset), f"path: expected a folder, a file, or a Dataset, got {given(path)}")
     return {"": path}
-
-
-def _aligned(parts: dict[str, Any], label: Column | None) -> dict[str, Any]:
-    """The splits with one numbering of their classes: by alphabet, where they have other names or another order."""
-    found = [getattr(part.features.get(label), "names", None) for part in parts.values()]
-    if None in found or all(names == found[0] for names in found):
-        return parts
-    every = {name: code for code, name in enumerate(sorted({name for names in found for name in names or ()}))}
-    return {split: part.align_labels_with_mapping(every, label) for split, part in parts.items()}
 
 
 def _column(data: Any, name: str) -> np.ndarray:

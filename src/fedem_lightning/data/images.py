@@ -8,12 +8,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from fedem_lightning.data.arrays import check_clients, check_labels
+from fedem_lightning.data.arrays import check_clients, check_labels, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import Dealing, PartitionName
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import listed
-from fedem_lightning.data.partitions import Labels, Partition
+from fedem_lightning.data.partitions import Dealing, Labels, Partition, PartitionName
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.shifts import Augmentation, Shift

@@ -21,17 +21,16 @@ from fedem_lightning.data.arrays import (
     distinct_values,
     has_any,
     is_known,
+    listed,
 )
-from fedem_lightning.data.dealing import Dealing
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_splits import OwnSplitting
-from fedem_lightning.data.partitions import Labels
+from fedem_lightning.data.partitions import Dealing, Labels
 from fedem_lightning.data.samples import Domains, n_rows
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.data.tasks import Regression, Task, TaskName, make_task
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import BelowOne, Positive, TwoOrMore
+from fedem_lightning.settings.ranges import Positive, TwoOrMore
 from fedem_lightning.settings.recipes import recipe
 
 ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
@@ -47,9 +46,6 @@ class TaskOptions:
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
         standardize_targets: whether models learn (y - mean) / deviation of real targets, by the training samples of
             clients that train, and predict in units of y; False: they learn y as it is.
-        noise_scale: standard deviation of real targets around their mean, in units of y; None: that of standardised
-            targets, or 1.
-        label_smoothing: of a classification, in [0, 1); see `Classification`.
         class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
 
     """
@@ -57,8 +53,6 @@ class TaskOptions:
     task: TaskName = "classification"
     n_classes: TwoOrMore | None = None
     standardize_targets: bool = True
-    noise_scale: Positive | None = None
-    label_smoothing: BelowOne = 0.0
     class_weights: ClassWeights | None = None
 
     @property
@@ -76,7 +70,7 @@ class TaskOptions:
             with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
                 found = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
             units = (np.nan_to_num(found.mean_).tolist(), np.nan_to_num(found.scale_, nan=1.0).tolist())
-        return make_task(self.task, n_classes, y[0].size, self.noise_scale, self.label_smoothing, weights, units)
+        return make_task(self.task, n_classes, y[0].size, weights, units)
 
     def notes_of(self, task: Task) -> dict[str, Any]:
         """What a federation's notes say of it, and of the task that it made."""
@@ -138,8 +132,7 @@ def checked_federation(
             x, notes["images"] = to_channels_last(x)
     dealt = options.deal_own(Labels(y, None, owner, own_names), options.seed, options.by_class)
     given = None if arrays.split is None else check_split(as_array("split", arrays.split), n)
-    codes = options.split_own(dealt.client, y, arrays.by, options.by_class, given)
-    dealt, seen = options.without_empty(dealt, codes, options.seen(dealt.names))
+    codes, seen = options.split_own(dealt.client, arrays.by, given), options.seen(dealt.names)
     train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
     if learn is not None:
         require(bool(train.any()), "split: no client that trains has a training sample")

@@ -6,22 +6,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from PIL import Image
 
+from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import files_in, reading
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, TaskOptions, checked_federation
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from fedem_lightning.data.torch_data import arrays_of_clients
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.errors import UserError, one_line, require
+from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.ranges import BelowOne, PositiveInt, ShareOrNumber
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
 class FolderDataModule(FederatedDataModule):
     """Reads images in PATH/CLIENT/CLASS; or in PATH/train/CLIENT/CLASS, PATH/test/CLIENT/CLASS and, if there, PATH/val.
 
-    Classes are known by their folders' names; a client may lack some. torchvision reads the files, as red, green, blue.
+    A client may lack some classes. Pillow reads the files, as red, green, blue.
 
     Args:
         path: the folder.
@@ -33,23 +36,27 @@ class FolderDataModule(FederatedDataModule):
     def __init__(
         self, path: str | Path | None, size: PositiveInt | None = None, **options: Annotated[Any, OwnOptions]
     ) -> None:
-        from torchvision.datasets import ImageFolder  # slow, and of no use to the other folders
-        from torchvision.transforms import Resize
-
         (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected a folder, e.g. path=shops with shops/CLIENT/CLASS/IMAGE")
-        folder, found = Path(str(path)).expanduser(), dict[str, dict[str, Any]]()
-        require(folder.is_dir(), f"path: no folder {folder}; expected images in CLIENT/CLASS")
-        resize = None if size is None else Resize((size, size))
-        split = [part for part in SPLITS if (folder / part).is_dir()] if (folder / "test").is_dir() else []
-        try:
-            for part in split or ("train",):
-                clients = (one for one in sorted((folder / part if split else folder).glob("[!.]*/")) if one.is_dir())
-                found[part] = {one.name: ImageFolder(one, resize, allow_empty=True) for one in clients}
-            arrays = arrays_of_clients(found["train"], found.get("val"), found.get("test"))
-        except (OSError, UserError) as error:
-            hint = "; size=PIXELS makes them equal" if "need the same" in str(error) else ""
-            raise UserError(f"path: {folder}: {one_line(error)}{hint}; expected images in CLIENT/CLASS") from error
+        folder = Path(str(path)).expanduser()
+        said = f"path: {folder}: expected images in CLIENT/CLASS"
+        files = {file: file.relative_to(folder).parts for file in files_in(folder, *IMAGES)}
+        files = {file: parts for file, parts in files.items() if not any(part.startswith(".") for part in parts)}
+        first = int((folder / "test").is_dir())  # the client's place in the parts
+        if first:
+            files = {file: parts for file, parts in files.items() if parts[0] in SPLITS}
+        odd = [str(file) for file, parts in files.items() if len(parts) < first + 3]
+        require(bool(files) and not odd, f"{said}, got {odd[0] if odd else 'none'}")
+        images = []
+        for file in files:
+            with reading(file, "an image"), Image.open(file) as opened:
+                image = opened.convert("RGB")
+                image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
+            images.append(np.asarray(image))
+        alike = len({image.shape for image in images}) == 1
+        require(alike, f"{said} of one size; dataset.size=PIXELS makes them equal")
+        split, client, label = (np.array([parts[at] for parts in files.values()]) for at in (0, first, first + 1))
+        arrays = OwnArrays(np.stack(images), label, client, split if first else None)
         super().__init__(checked_federation(arrays, own, notes={"source": str(folder)}))
 
 
@@ -60,7 +67,6 @@ class PFLlibDataModule(FederatedDataModule):
         path: the folder.
         val_fraction: share of each client's training samples that are for validation instead.
         n_clients: up to 1 the share of the clients to keep, from 2 on their number; None: all.
-        drop_empty: see `Dealing`.
         options: those of `TaskOptions` and `HoldOut`.
 
     """
@@ -71,15 +77,13 @@ class PFLlibDataModule(FederatedDataModule):
         *,
         val_fraction: BelowOne = 0.0,
         n_clients: ShareOrNumber | None = None,
-        drop_empty: bool = False,
         **options: Annotated[Any, TaskOptions, HoldOut],
     ) -> None:
         task, hold_out = grouped(options, TaskOptions, HoldOut)
         require(path is not None, "path: expected a folder, e.g. path=PFLlib/dataset/MNIST")
         folder = Path(str(path)).expanduser()
         arrays, fractions = read_pfllib(folder), (1 - val_fraction, val_fraction, 0.0)
-        chosen: dict[str, Any] = vars(task) | vars(hold_out) | {"n_clients": n_clients, "drop_empty": drop_empty}
-        own = OwnOptions(**chosen, fractions=fractions)
+        own = OwnOptions(**vars(task), **vars(hold_out), n_clients=n_clients, fractions=fractions)
         if val_fraction > 0:
             train = np.flatnonzero(arrays.split == 0)
             arrays.split[train] = own.split(np.unique(arrays.client[train], return_inverse=True)[1])

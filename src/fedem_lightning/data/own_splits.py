@@ -1,4 +1,4 @@
-"""Splits of a user's own samples that are not plainly random: by time, by group, or with each class's share."""
+"""Splits of a user's own samples that are not plainly random: by time or by group."""
 
 import re
 import warnings
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import GroupShuffleSplit, ShuffleSplit, StratifiedShuffleSplit
+from sklearn.model_selection import GroupShuffleSplit
 
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.table_features import DATE
 from fedem_lightning.settings.errors import UserError, require
 
-EXPECTED = "time:COLUMN, group:COLUMN or stratified; for arrays {'time': times}, {'group': groups} or stratified"
+EXPECTED = "time:COLUMN or group:COLUMN; for arrays {'time': times} or {'group': groups}"
 SplitBy = Annotated[str | Mapping[str, Any], EXPECTED]
 OF_TIME = frozenset(("date", "datetime", "timestamp", "day", "week", "month", "year"))
 OF_ENTITIES = frozenset(("id", "patient", "subject", "person", "participant", "user", "customer", "device", "session"))
@@ -31,8 +31,8 @@ class OwnSplitting(Splitting):
         split_by: None: at random. "time:COLUMN": each client's last rows are for testing, those before for validation.
             "group:COLUMN": rows with the same value stay together; `fractions` are of a client's groups, and a client
             with two of them has one for testing, with three one for validation, too. Groups that lie at several clients
-            are split as if all rows were one client's. "stratified": each split has every class's share. COLUMN is one
-            of a table, or an array of an .npz file; arrays in Python come as {"time": times} or {"group": groups}.
+            are split as if all rows were one client's. COLUMN is one of a table, or an array of an .npz file; arrays in
+            Python come as {"time": times} or {"group": groups}.
 
     """
 
@@ -40,22 +40,19 @@ class OwnSplitting(Splitting):
 
     def __post_init__(self) -> None:
         kind, column, values = self.parts
-        named = kind in ("time", "group") and (column is not None or values is not None)
-        fits = kind is None or named or (kind == "stratified" and column is None)
+        fits = kind is None or (kind in ("time", "group") and (column is not None or values is not None))
         require(fits, f"split_by: expected {EXPECTED}, got {self.split_by!r:.80}")
 
     @property
     def parts(self) -> tuple[str | None, str | None, Any]:
-        """What `split_by` says: time, group, stratified or None; a column's name, and an array, if it has them."""
+        """What `split_by` says: time, group or None; a column's name, or an array."""
         if isinstance(self.split_by, Mapping):
             kind, values = next(iter(self.split_by.items()), ("", None))
             return kind if len(self.split_by) == 1 else "", None, values
         kind, _, column = (self.split_by or "").partition(":")
         return kind or None, column or None, None
 
-    def split_own(
-        self, client: np.ndarray, y: np.ndarray, values: Any, by_class: bool, given: np.ndarray | None = None
-    ) -> np.ndarray:
+    def split_own(self, client: np.ndarray, values: Any, given: np.ndarray | None = None) -> np.ndarray:
         """Splits each client's samples (int [n]; -1: no client's): int8 [n], 0 train, 1 val, 2 test.
 
         `values` are the times or groups [n], where the option needs some, `given` the split that the data have already.
@@ -64,9 +61,6 @@ class OwnSplitting(Splitting):
         if kind is None:
             return self.split(client) if given is None else given
         require(given is None, "split_by: the data have their split already; leave one of them out")
-        if kind == "stratified":
-            require(by_class, "split_by: stratified needs one class for each sample; take time:COLUMN or group:COLUMN")
-            return self._drawn(client, y, kind)
         array, expected = np.asarray(values), f"split_by: expected a {kind} for each of {len(client)} samples"
         require(array.shape == client.shape, f"{expected}, as {{{kind!r}: an array}}, got shape {array.shape}")
         column = pd.Series(array)
@@ -75,33 +69,22 @@ class OwnSplitting(Splitting):
             return self.by_rank(client, -_times(column).argsort(kind="stable").argsort())
         groups = pd.factorize(column)[0]
         apart = pd.Series(client[client >= 0]).groupby(groups[client >= 0]).nunique().max() == 1
-        return self._drawn(client if apart else np.minimum(client, 0), groups, kind)
+        return self._by_group(client if apart else np.minimum(client, 0), groups)
 
-    def _drawn(self, client: np.ndarray, keys: np.ndarray, kind: str) -> np.ndarray:
-        """The split by classes or groups `keys`, int [n], client by client."""
+    def _by_group(self, client: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """The split by groups, int [n], client by client."""
         codes = np.zeros(len(client), dtype=np.int8)
         for rows in pd.Series(client).groupby(client).indices.values():
-            n = len(rows) if kind == "stratified" else len(np.unique(keys[rows]))
+            n = len(np.unique(groups[rows]))
             rng = generator(self.seed, Purpose.SPLIT, int(client[rows[0]]) + 1)
             for code in (2, 1):
                 size = int(np.floor(n * self.fractions[code] + 1e-9))
-                if kind == "group" and self.fractions[code] > 0:
-                    size = max(size, int(n > 3 - code))
+                size = max(size, int(n > 3 - code)) if self.fractions[code] > 0 else size
                 left = rows[codes[rows] == 0]
                 if size:
-                    codes[left[_held_out(keys[left], size, kind, int(rng.integers(2**32)))]] = code
+                    drawn = GroupShuffleSplit(1, test_size=size, random_state=int(rng.integers(2**32)))
+                    codes[left[next(drawn.split(left, groups=groups[left]))[1]]] = code
         return codes
-
-
-def _held_out(keys: np.ndarray, size: int, kind: str, seed: int) -> np.ndarray:
-    """Positions of `size` samples, with every class's share of them; or of the samples of `size` groups."""
-    how: dict[str, Any] = {"n_splits": 1, "test_size": size, "random_state": seed}
-    if kind == "group":
-        return next(GroupShuffleSplit(**how).split(keys, groups=keys))[1]
-    _, codes, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    codes = np.where(counts[codes] < 2, counts.argmax(), codes)  # a class of one sample has no share
-    fits = len(np.unique(codes)) <= min(size, len(keys) - size)  # else scikit-learn refuses
-    return next((StratifiedShuffleSplit if fits else ShuffleSplit)(**how).split(codes, codes))[1]
 
 
 def _times(values: pd.Series) -> np.ndarray:

@@ -1,16 +1,19 @@
-"""Partitions drawn at random: by number of samples (iid, quantity_skew) or by label (dirichlet, shards, pachinko).
+"""How samples are dealt to clients: the data's own, evenly (iid), or by label (dirichlet, shards, pachinko).
 
-They are pure functions from labels and a seed to the client of each sample; all are O(n).
+Partitions are pure functions from labels and a seed to the client of each sample; all are O(n).
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedem_lightning.data.randomness import Purpose, generator
-from fedem_lightning.settings.errors import UserError, require
-from fedem_lightning.settings.ranges import Count, Positive, PositiveInt
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.errors import UserError, given, require
+from fedem_lightning.settings.ranges import Count, Positive, PositiveInt, ShareOrNumber
 
 
 @dataclass(frozen=True)
@@ -42,21 +45,34 @@ def _require_samples(n: int, n_clients: int, each: int = 1) -> None:
     require(n_clients * max(1, each) <= n, few + f" with {each} each" * (each > 1))
 
 
+def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:
+    """The data's own clients (writers, roles), or a random subset of them, see `choose_clients`."""
+    if labels.client is None or labels.names is None:
+        raise UserError("partition: natural needs data with a client for each sample; this data has none")
+    owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
+    kept = owners[choose_clients(len(owners), n_clients, seed)]
+    new = np.full(len(labels.names), -1, dtype=np.int64)
+    new[kept] = np.arange(len(kept))
+    client = new[labels.client]
+    notes = {"left_out_clients": len(owners) - len(kept), "left_out_samples": int((client < 0).sum())}
+    why = {"why": f"dataset.n_clients={n_clients} (null: all)"} if notes["left_out_clients"] else {}
+    return Partition(client, tuple(labels.names[t] for t in kept), {**notes, **why})
+
+
+def choose_clients(available: int, n_clients: ShareOrNumber | None, seed: int) -> np.ndarray:
+    """A random subset of client indices, ascending. `n_clients` up to 1 is a fraction, from 2 on a number, None all."""
+    if n_clients is None:
+        return np.arange(available)
+    number = max(1, round(n_clients * available)) if n_clients <= 1 else int(n_clients)
+    require(number <= available, f"n_clients: got {number}, but the data has {available} clients")
+    return np.sort(generator(seed, Purpose.SUBSAMPLE, 1).permutation(available)[:number])
+
+
 def iid(labels: Labels, seed: int, n_clients: PositiveInt) -> Partition:
     """Deals shuffled samples to clients of equal size (sizes differ by one at most)."""
     _require_samples(len(labels.y), n_clients)
     client = generator(seed, Purpose.PARTITION).permutation(np.arange(len(labels.y)) % n_clients)
     return Partition.numbered(client, n_clients)
-
-
-def quantity_skew(
-    labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive, min_samples: Count = 10
-) -> Partition:
-    """Deals random samples in different numbers: `min_samples` each, and shares ~ Dirichlet(alpha) of the rest."""
-    _require_samples(len(labels.y), n_clients, min_samples)
-    rng, spare = generator(seed, Purpose.PARTITION), len(labels.y) - n_clients * min_samples
-    counts = min_samples + rng.multinomial(spare, rng.dirichlet(np.full(n_clients, alpha)))
-    return Partition.numbered(rng.permutation(np.repeat(np.arange(n_clients), counts)), n_clients)
 
 
 def dirichlet(
@@ -161,3 +177,56 @@ def pachinko(labels: Labels, seed: int, n_clients: PositiveInt, alpha: Positive,
     left_out = int((client < 0).sum())
     notes = {"left_out_samples": left_out, "why": f"n is no multiple of {n_clients} clients"} if left_out else {}
     return Partition.numbered(client, n_clients, **notes)
+
+
+PartitionName = Literal["natural", "iid", "dirichlet", "pachinko", "shards"]
+PARTITIONS: dict[str, Callable[..., Partition]] = {f.__name__: f for f in (natural, iid, dirichlet, pachinko, shards)}
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """How samples are dealt to clients. The partition is passed those of the other options that it has.
+
+    Args:
+        partition: "natural": the clients that the samples came with. "iid", "dirichlet", "pachinko", "shards", or a
+            function (labels, seed, ...) that returns a `Partition`, deals the samples anew.
+        n_clients: T; of "natural": up to 1 the share of the clients to keep, from 2 on their number, None: all.
+        alpha: concentration of "dirichlet" and "pachinko": small means uneven.
+        beta: concentration of pachinko's second stage.
+        n_label_groups: of "dirichlet": labels are grouped at random, one draw a group; None: one draw a label.
+        shards_per_client: of "shards".
+        min_samples: of "dirichlet": a client's least number of samples.
+
+    """
+
+    partition: PartitionName | Callable[..., Partition] = "natural"
+    n_clients: ShareOrNumber | None = None
+    alpha: Positive = 0.4
+    beta: Positive = 10.0
+    n_label_groups: PositiveInt | None = None
+    shards_per_client: PositiveInt = 2
+    min_samples: Count = 10
+
+    def deal(self, labels: Labels, seed: int) -> Partition:
+        """Calls the partition, which may be a user's own function."""
+        partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
+        own = Dealing.__dataclass_fields__.keys() & inspect.signature(partition).parameters
+        options = {name: getattr(self, name) for name in own}
+        check_arguments("", partition, options)
+        dealt = partition(labels, seed, **options)
+        wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
+        require(isinstance(dealt, Partition), f"{wanted}, got {given(dealt)}")
+        return dealt
+
+    def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
+        """Deals a user's own samples, and notes how, unless they stay with their clients; `by_class`: y are classes."""
+        if self.partition == "natural" and labels.client is not None and self.n_clients is None:
+            return Partition(labels.client, labels.names or ())
+        has = labels.client is not None or self.partition != "natural"
+        others = "partition=iid, dirichlet or shards deals the samples to clients"
+        require(has, f"client: expected the client of each sample; or {others}")
+        known = by_class or self.partition not in ("dirichlet", "pachinko", "shards")
+        none = f"partition: {self.partition} deals by class, a regression and samples of several labels have none"
+        require(known, f"{none}; use iid")
+        dealt = self.deal(labels, seed)
+        return Partition(dealt.client, dealt.names, {"partition": str(self.partition), **dealt.notes})

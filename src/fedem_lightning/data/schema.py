@@ -19,9 +19,9 @@ from fedem_lightning.data.arrays import (
     check_labels,
     has_several,
     labels_of_task,
+    listed,
 )
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.table_features import TableFeatures, check_values, numbers

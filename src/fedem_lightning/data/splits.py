@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.names import listed
+from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.randomness import Purpose, fold, generator
 from fedem_lightning.settings.errors import meant, require
 from fedem_lightning.settings.measures import SPLITS as SPLITS

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import StandardScaler
 
-from fedem_lightning.data.names import checked_names, listed
+from fedem_lightning.data.arrays import checked_names, listed
 from fedem_lightning.settings.errors import UserError, meant, of_a_file, require
 
 Kind = Literal["number", "category"]

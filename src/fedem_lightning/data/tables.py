@@ -15,10 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from fedem_lightning.data.arrays import as_array
+from fedem_lightning.data.arrays import as_array, checked_names, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import reading
-from fedem_lightning.data.names import checked_names, listed
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.own_splits import warn_of_random_split
 from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words

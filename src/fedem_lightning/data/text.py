@@ -1,7 +1,6 @@
 """Next-character prediction with one client for each speaking role: Shakespeare."""
 
 import re
-import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +10,8 @@ import torch
 
 from fedem_lightning.data.arrays import check_clients, check_length
 from fedem_lightning.data.datamodule import FederatedDataModule
-from fedem_lightning.data.dealing import choose_clients
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.partitions import choose_clients
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.sources import load_arrays
 from fedem_lightning.data.splits import Splitting
@@ -37,9 +36,6 @@ class TextDataModule(FederatedDataModule):
         window: number of characters of a window.
         stride: characters from one window to the next.
         n_clients: up to 1: the fraction of the roles to keep; from 2 on: their number; None: all.
-        printable: whether the vocabulary is Python's 100 printable characters; else the characters of the text.
-        char_weights: whether characters have weights min(1, 0.012 / frequency) * 8 in the loss, as in the public FedEM
-            code. The frequency is taken from the training text of the clients that train.
         options: those of `Splitting`.
 
     """
@@ -51,14 +47,12 @@ class TextDataModule(FederatedDataModule):
         window: PositiveInt = 200,
         stride: PositiveInt = 1,
         n_clients: ShareOrNumber | None = None,
-        printable: bool = False,
-        char_weights: bool = False,
         **options: Annotated[Any, Splitting],
     ) -> None:
         (splitting,) = grouped(options, Splitting)
         arrays, origin = load_arrays("shakespeare", path, data_dir)
         text, client, piece, names = _checked(arrays, origin)
-        codes, symbols = _encode(text, printable)
+        symbols, codes = np.unique(text, return_inverse=True)
 
         split = split_in_order(client, splitting.fractions)
         start = window_starts(client, piece, split, window, stride)
@@ -78,24 +72,18 @@ class TextDataModule(FederatedDataModule):
             "characters": int(np.isin(client, kept).sum()),
             "left_out_clients": len(names) - len(kept),
             "why": f"{few} roles with under 2 sentences, {short}, {len(fit) - len(kept)} by dataset.n_clients",
-            "vocabulary": symbols,
+            "vocabulary": symbols.tobytes().decode("latin-1"),
         }
-        roles, weights = [names[t] for t in kept], None
-        seen = splitting.seen(roles)
-        if char_weights:
-            trained_on = codes[(split == 0) & np.isin(client, kept[seen])]
-            frequency = np.bincount(trained_on, minlength=len(symbols)) / max(1, len(trained_on))
-            weights = (8 * np.minimum(1.0, 0.012 / np.maximum(frequency, 1e-12))).tolist()
-            notes["class_weights"] = "by frequency"
+        roles = [names[t] for t in kept]
         super().__init__(
             Federation.from_samples(
-                Windows(torch.from_numpy(codes), window),
+                Windows(torch.from_numpy(codes.astype(np.uint8)), window),
                 new[client[start]],
                 split[start],
                 position=start,
-                task=Classification(len(symbols), n_targets=window, class_weights=weights),
+                task=Classification(len(symbols), n_targets=window),
                 names=roles,
-                seen=seen,
+                seen=splitting.seen(roles),
                 notes=notes,
             )
         )
@@ -131,14 +119,3 @@ def _checked(arrays: dict[str, np.ndarray], origin: str) -> tuple[np.ndarray, np
     check_length("piece", piece, len(text))
     order = np.argsort(client, kind="stable")
     return text[order], client[order], piece[order], names
-
-
-def _encode(text: np.ndarray, printable: bool) -> tuple[np.ndarray, str]:
-    """The text as codes uint8 [n], and the characters of the codes."""
-    present = np.bincount(text, minlength=256) > 0
-    symbols = np.frombuffer(string.printable.encode(), dtype=np.uint8) if printable else np.flatnonzero(present)
-    table = np.full(256, 255)
-    table[symbols] = np.arange(len(symbols))
-    unknown = np.flatnonzero(present & (table == 255))
-    require(len(unknown) == 0, f"printable: the text has characters that are not printable: {unknown.tolist()}")
-    return table[text].astype(np.uint8), bytes(symbols.astype(np.uint8)).decode("latin-1")

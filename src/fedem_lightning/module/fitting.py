@@ -9,8 +9,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
+from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.local.server_step import check_optimizers
 from fedem_lightning.method import Method

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.names import listed
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import MultiLabel
 from fedem_lightning.evaluate.scores import ClientMeans

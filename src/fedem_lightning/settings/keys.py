@@ -47,7 +47,7 @@ LOOKS = ("algorithm.title", "algorithm.color")
 MAY_CHANGE = (
     *("trainer", "callbacks", "logger", "scores", *LOOKS, *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
-    *("dataset.drop_empty", "dataset.standardize_targets"),  # the model and its federation's digest tell
+    "dataset.standardize_targets",  # the model tells
 )
 """A resumed run may have other values of them."""
 _OF_TRAINER = (
@@ -57,7 +57,7 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir", "dataset.drop_empty"),
+    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir"),
     *FINDS_RUN,
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )

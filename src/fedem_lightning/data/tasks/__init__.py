@@ -41,24 +41,20 @@ def make_task(
     name: TaskName,
     n_classes: int,
     n_targets: int = 1,
-    noise_scale: float | None = None,
-    label_smoothing: float = 0.0,
     class_weights: Sequence[float] | None = None,
     units: tuple[Sequence[float] | None, Sequence[float] | None] = (None, None),
 ) -> Task:
     """Makes a task from its name; `class_weights` are those of training alone, `units` shift and scale of real targets.
 
-    UserError: a binary task has more than two classes, one of several labels has one, or an option is another task's.
+    UserError: a binary task has more than two classes, or one of several labels has one.
     """
-    smooth = label_smoothing == 0 or name in ("classification", "language")
-    require(smooth, f"label_smoothing: only a classification has it, got {label_smoothing}")
     if name == "classification":
-        return Classification(n_classes, 1, class_weights, label_smoothing, class_weights is not None)
+        return Classification(n_classes, 1, class_weights, weigh_training_only=class_weights is not None)
     if name == "binary":
         require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
         return BinaryClassification(2, 1, class_weights, class_weights is not None)
     if name == "regression":
-        return Regression(n_targets, noise_scale, 1, *units)
+        return Regression(n_targets, None, 1, *units)
     what = {"multilabel": "label", "language": "position"}[name]
     require(n_targets > 1, f"task: {name} needs two {what}s or more for each sample, the data has {n_targets}")
-    return MultiLabel(n_targets) if name == "multilabel" else LanguageModel(n_classes, n_targets, None, label_smoothing)
+    return MultiLabel(n_targets) if name == "multilabel" else LanguageModel(n_classes, n_targets)
