@@ -22,8 +22,6 @@ from fedem_lightning.models.gaussians import (
     log_densities,
     moments_about,
     projected,
-    regularized,
-    whitening,
 )
 from fedem_lightning.models.personal_models import OwnModels, component_losses
 from fedem_lightning.module.algorithm import FederatedAlgorithm
@@ -44,7 +42,6 @@ class FedGMM(FederatedAlgorithm):
         embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
             clients that train.
         dimension: number of the principal components.
-        covariance: "diagonal" or "full".
         regularization: is added to the variances.
         personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
 
@@ -53,7 +50,7 @@ class FedGMM(FederatedAlgorithm):
     one_process = True  # its Gaussians start at training samples
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]
-    covariances: Tensor  # Sigma, [M1, d] or [M1, d, d]
+    covariances: Tensor  # the diagonals of Sigma, [M1, d]
     center: Tensor  # of the projection, [d_in]
     projection: Tensor  # [d_in, d]; empty: e(x) is x
 
@@ -65,18 +62,17 @@ class FedGMM(FederatedAlgorithm):
         n_gaussians: PositiveInt = 3,
         embedding: Literal["inputs", "pca"] = "inputs",
         dimension: PositiveInt = 16,
-        covariance: Literal["diagonal", "full"] = "diagonal",
         regularization: Positive = 1e-3,
         personalize_steps: PositiveInt = 20,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.n_gaussians, self.dimension = n_gaussians, dimension if embedding == "pca" else None
-        self.full, self.regularization, self.personalize_steps = covariance == "full", regularization, personalize_steps
+        self.regularization, self.personalize_steps = regularization, personalize_steps
         self.task: Task | None = None
         uniform = torch.full((n_clients, n_gaussians * n_components), 1 / (n_gaussians * n_components))
         self.joint = self.per_client(uniform, column=self._columns)
-        for name, axes in (("means", 2), ("covariances", 3 if self.full else 2), ("center", 1), ("projection", 2)):
+        for name, axes in (("means", 2), ("covariances", 2), ("center", 1), ("projection", 2)):
             self.register_buffer(name, torch.zeros([0] * axes))
 
     @property
@@ -100,10 +96,9 @@ class FedGMM(FederatedAlgorithm):
     def initialize(self, data: Federation) -> None:
         """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
         super().initialize(data)
-        result = first_gaussians(data, self.dimension, self.n_gaussians, self.full, self.seed)
-        covariance = result.pop("covariance")
-        first = regularized(covariance.unsqueeze(0), self.regularization)
-        result["covariances"] = first.repeat(self.n_gaussians, *[1] * covariance.ndim)
+        result = first_gaussians(data, self.dimension, self.n_gaussians, self.seed)
+        first = result.pop("variances").clamp(min=0) + self.regularization
+        result["covariances"] = first.repeat(self.n_gaussians, 1)
         for name, tensor in result.items():
             setattr(self, name, tensor.to(self.joint))
 
@@ -118,7 +113,7 @@ class FedGMM(FederatedAlgorithm):
         theta = self.received(t)  # [C, M2, ...]
         models = self.local_sgd(theta, batch, round_, q.sum(dim=1))
         means, covariances = (g.expand(len(t), *g.shape) for g in (self.means, self.covariances))
-        moments = moments_about(self.means, z, q.sum(dim=2), batch, self.full)
+        moments = moments_about(self.means, z, q.sum(dim=2), batch)
         received = theta | {"means": means, "covariances": covariances}
         return Update(models, batch.counts(), start=theta, extras=moments, receives=received)
 
@@ -126,7 +121,7 @@ class FedGMM(FederatedAlgorithm):
         losses = component_losses(self.components, batch)
         x = (piece.vectors(self.parameter_dtype) for piece in batch.pieces())
         z = torch.cat([projected(rows, self.center, self.projection) for rows in x])
-        log_n = log_densities(z, self.means, whitening(self.covariances))  # [n, M1]
+        log_n = log_densities(z, self.means, self.covariances.rsqrt())  # [n, M1]
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -140,8 +135,7 @@ class FedGMM(FederatedAlgorithm):
         """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
         task = self.task if self.schema is None else self.schema.task
         network = GatedMixture(list(self.components), task)
-        white = whitening(self.covariances) if self.means.numel() else self.covariances
-        network.take(means=self.means, white=white, center=self.center, projection=self.projection)
+        network.take(means=self.means, white=self.covariances.rsqrt(), center=self.center, projection=self.projection)
         models = {name: t.expand(len(clients), 1, *t.shape) for name, t in model_state(network).items()}
         models["joint"] = self.joint[clients].view(-1, 1, self.n_gaussians, len(self.components))
         return OwnModels(network, models, self.joint.new_ones(len(clients), 1))

@@ -26,36 +26,18 @@ def projected(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
     return (x - center) @ projection if projection.numel() else x
 
 
-def whitening(covariances: Tensor) -> Tensor:
-    """W with W' W = Sigma^-1: variances [M, d] -> [M, d], or covariances [M, d, d] -> lower triangles [M, d, d]."""
-    if covariances.ndim == 2:
-        return covariances.rsqrt()
-    eye = torch.eye(covariances.shape[-1], dtype=covariances.dtype, device=covariances.device)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky(covariances), eye.expand_as(covariances), upper=False)
-
-
 def log_densities(z: Tensor, means: Tensor, white: Tensor) -> Tensor:
-    """log N(z; mu_m, Sigma_m): z [n, d], means [M, d], `whitening` [M, d] or [M, d, d] -> [n, M]."""
+    """log N(z; mu_m, Sigma_m): z [n, d], means and 1 / deviations [M, d] -> [n, M]; Sigma is diagonal."""
+    require(white.ndim == 2, "covariance: the file has full ones, which commit 45f9539f has and later ones do not")
     found = []
     for mean, w in zip(means, white, strict=True):  # one by one: [n, M, d] may be large
-        delta = z - mean
-        scaled = delta * w if w.ndim == 1 else delta @ w.T
-        log_determinant = (w if w.ndim == 1 else w.diagonal()).log().sum()
-        found.append(log_determinant - 0.5 * scaled.square().sum(dim=1).clamp(max=FAR))
+        found.append(w.log().sum() - 0.5 * ((z - mean) * w).square().sum(dim=1).clamp(max=FAR))
     return torch.stack(found, dim=1) - 0.5 * z.shape[1] * math.log(2 * math.pi)
 
 
 def component_weights(log_n: Tensor, joint: Tensor) -> Tensor:
     """p(m2 | x) ~ sum over m1 of pi(m1, m2) N(x; m1): log N [n, M1], pi [M1, M2] or [n, M1, M2] -> [n, M2]."""
     return torch.softmax(torch.logsumexp(joint.log() + log_n.unsqueeze(2), dim=1), dim=1)
-
-
-def regularized(covariances: Tensor, amount: float) -> Tensor:
-    """The same [..., d] or [..., d, d] with `amount` added to all variances; negative ones count as 0."""
-    if covariances.ndim == 2:
-        return covariances.clamp(min=0) + amount
-    values, axes = torch.linalg.eigh((covariances + covariances.mT) / 2)
-    return (axes * (values.clamp(min=0) + amount).unsqueeze(-2)) @ axes.mT
 
 
 class GatedMixture(SizedByState, Recorded, nn.Module):
@@ -69,7 +51,7 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
     sized = ("joint", "means", "white", "center", "projection")
     joint: Tensor  # pi(m1, m2), [M1, M2]; the client's own
     means: Tensor  # [M1, d]
-    white: Tensor  # see `whitening`
+    white: Tensor  # 1 / deviations, [M1, d]
     center: Tensor  # see `embedded`
     projection: Tensor
 
@@ -83,7 +65,7 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
             self.register_parameter(name, nn.Parameter(some.new_zeros(0), requires_grad=False))
 
     def take(self, **tensors: Tensor) -> None:
-        """Takes the Gaussians: `means`, `white` (see `whitening`), `center` and `projection`."""
+        """Takes the Gaussians: `means`, `white`, `center` and `projection`."""
         for name, tensor in tensors.items():
             setattr(self, name, nn.Parameter(tensor.clone(), requires_grad=False))
 
@@ -101,12 +83,11 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
         return log_densities(projected(x, self.center, self.projection), self.means, self.white)
 
 
-def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: int, full: bool, seed: int) -> Models:
+def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: int, seed: int) -> Models:
     """The start, float64, from the training samples of the seen clients.
 
     "center" [d_in] and "projection" [d_in, d] of the embedding into `dimension` principal components, both empty
-    without one; "means" [M, d], each a sample drawn at random; and "covariance" of all embedded samples, [d], or [d, d]
-    if `full`.
+    without one; "means" [M, d], each a sample drawn at random; and "variances" of all embedded samples, [d].
     """
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
     x = next(block.pieces()).vectors(torch.float64)
@@ -118,7 +99,7 @@ def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: 
         axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
         largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
         projection = axes * largest.sign()  # the largest entry is positive
-    _, covariance = moments((projected(p.vectors(torch.float64), center, projection) for p in block.pieces()), full)
+    _, variances = moments(projected(p.vectors(torch.float64), center, projection) for p in block.pieces())
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
     chosen = positions[torch.from_numpy(drawn).to(positions)]
@@ -127,10 +108,10 @@ def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: 
     z = z[z.square().sum(dim=1).isfinite()]
     said = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
     require(len(z) >= n_gaussians, said)
-    return {"center": center, "projection": projection, "means": z[:n_gaussians], "covariance": covariance}
+    return {"center": center, "projection": projection, "means": z[:n_gaussians], "variances": variances}
 
 
-def moments(samples: Iterator[Tensor], full: bool) -> tuple[Tensor, Tensor]:
+def moments(samples: Iterator[Tensor], full: bool = False) -> tuple[Tensor, Tensor]:
     """The mean, float64 [d], and the variances [d] or the covariance [d, d] of samples, given in parts [n, d].
 
     Samples that are not finite, or so large that their squares are not, are left out.
@@ -145,36 +126,29 @@ def moments(samples: Iterator[Tensor], full: bool) -> tuple[Tensor, Tensor]:
     return mean, second / max(1, count) - (torch.outer(mean, mean) if full else mean.square())
 
 
-def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block, full: bool) -> Models:
-    """What each client sends: the means over its samples of q, of q d and of q d d', with d = z - mu.
+def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block) -> Models:
+    """What each client sends: the means over its samples of q, of q d and of the squares q d^2, with d = z - mu.
 
-    From mu [M, d], embedded samples z [n, d] and responsibilities q [n, M]: "mass" [C, M], "first" [C, M d], and
-    "second" [C, M d d], or [C, M d] of the diagonals of d d' (not `full`).
+    From mu [M, d], embedded samples z [n, d] and responsibilities q [n, M]: "mass" [C, M], "first" and "second"
+    [C, M d].
     """
-    first, second, counts = [], [], block.counts().tolist()
+    first, second = [], []
     for mean, weight in zip(means, q.T, strict=True):
         delta = z - mean
         weighted = weight.unsqueeze(1) * delta
         first.append(client_means(weighted, block))
-        if full:
-            parts = zip(weighted.split(counts), delta.split(counts), strict=True)
-            second.append(torch.stack([(w.T @ d).flatten() / max(1, len(d)) for w, d in parts]))
-        else:
-            second.append(client_means(weighted * delta, block))
+        second.append(client_means(weighted * delta, block))
     return {"mass": client_means(q, block), "first": torch.cat(first, dim=1), "second": torch.cat(second, dim=1)}
 
 
-def fitted(means: Tensor, covariances: Tensor, sums: Models, regularization: float) -> tuple[Tensor, Tensor]:
-    """The new mu [M, d] and Sigma [M, d] or [M, d, d], in closed form from the clients' mean moments about the old mu.
+def fitted(means: Tensor, variances: Tensor, sums: Models, regularization: float) -> tuple[Tensor, Tensor]:
+    """The new mu and variances, [M, d], in closed form from the clients' mean moments about the old mu.
 
     `sums` are the means of what clients sent, [1, ...] each; `regularization` is added to the variances. A Gaussian
     without samples stays as it is.
     """
     mass = sums["mass"][0]
-    shift = sums["first"][0].view_as(means) / along(mass, means)
-    second = sums["second"][0].view_as(covariances) / along(mass, covariances)
-    square = shift.square() if covariances.ndim == 2 else shift.unsqueeze(2) * shift.unsqueeze(1)
-    used = mass > torch.finfo(mass.dtype).eps
-    moved = torch.where(along(used, means), means + shift, means)
-    new = regularized(torch.where(along(used, covariances), second - square, covariances), regularization)
-    return moved, torch.where(along(used, covariances), new, covariances)
+    shift, second = (sums[name][0].view_as(means) / along(mass, means) for name in ("first", "second"))
+    used = along(mass > torch.finfo(mass.dtype).eps, means)
+    new = (second - shift.square()).clamp(min=0) + regularization
+    return torch.where(used, means + shift, means), torch.where(used, new, variances)

@@ -41,7 +41,7 @@ GONE: dict[str, Any] = {
     **{"initial_weights": "uniform", "max_depth": 5, "unseen": "tree", "source": "pool", "features": "strongest"},
     **{"max_passes": 100, "personalize_steps": 1, "cache": True, "t_dl": 1.0, "max_streams": 20, "clip_rate": 0.2},
     **{"perturbation": 0.1, "component_weights": "samples", "capacity": 1.0, "selection": "val", "part": "all"},
-    **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
+    **{"covariance": "diagonal", "level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},
 }
 """Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""
 LAST = "45f9539f"
