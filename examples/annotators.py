@@ -148,7 +148,7 @@ def _new_rater(model: Any, data: fl.FederatedDataModule, texts: Any, out: Path |
     if out is not None:
         fl.save_run(model, data, out)
         name = federation.names[int(federation.clients()[0])]
-        print(f"saved; python -m fedem_lightning.export {out} --client {name} --format onnx --out rater.onnx")
+        print(f"saved; python -m fedem_lightning.export {out} --client {name} --format onnx --out rater")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Parts(pl.LightningModule):
     curves: dict[int, dict[str, float]]  # what each round logged, by its number; 0: before the first
     past: Any = None  # before `BestRound` went back; see `whole_run`
     clients: pd.DataFrame  # one row a client, filled by Trainer.test
-    tested: Any = None  # ClientTable of the newest test: the scores of samples, classes and labels
+    tested: Any = None  # ClientTable of the newest test: the scores of samples and classes
     diagnostics: dict[str, Any]  # findings of methods and callbacks, by name; saved in results.json
     artifacts: dict[str, dict[str, np.ndarray]]  # arrays that are saved as NAME.npz, by Trainer.test
     made_with: dict[str, Any]

@@ -40,8 +40,6 @@ def test_rows_of_the_run_have_its_scores(place: Path, tmp_path: Path) -> None:
         found = evaluation(tmp_path / name, place / "fedem", place / name)
         assert found["scores"] == saved["test"]
         assert found["weighted by"] == "the training rows of DATA"
-    found = evaluation(tmp_path / "rows", place / "fedem", place / "seen.npz", "--split", "train")
-    assert found["scores"] == saved["train"]
 
 
 def test_rows_without_a_split_are_all_scored(place: Path, tmp_path: Path) -> None:

@@ -5,24 +5,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.tasks import MultiLabel
-from fedem_lightning.evaluate.class_scores import class_scores, columns, label_scores, majority
 from fedem_lightning.evaluate.convergence import whole_run
-from fedem_lightning.evaluate.scores import (
-    Predictions,
-    SampleScores,
-    all_scored_clients,
-    fits,
-    n_probabilities,
-    score,
-)
-from fedem_lightning.evaluate.summaries import summarize_table
+from fedem_lightning.evaluate.scores import SampleScores, all_scored_clients, score
+from fedem_lightning.evaluate.summaries import summarize, summarize_table
 from fedem_lightning.method import Method
 
 REFERENCES = {"bayes_accuracy": True, "minimum_loss": False}
 """Best possible test scores in the ground truth of generated data; whether higher is better."""
+IMBALANCE = 0.2
+"""Classes count as imbalanced above this share of the way from even classes (an accuracy of 1 / Y for the majority
+class) to a single class (1): with two classes above 60 %, with ten above 28 %."""
 
 
 class ClientTable(NamedTuple):
@@ -31,24 +26,18 @@ class ClientTable(NamedTuple):
     rows: pd.DataFrame  # a row a client
     samples: SampleScores | None  # of their test samples; None: there are too many
     classes: dict[str, Any] | None  # see `class_scores`
-    labels: dict[str, Any] | None  # see `label_scores`
 
 
 def client_table(algorithm: Method, federation: Federation, own_data: Federation | None = None) -> ClientTable:
     """Scores all clients that are to be scored; see `score`.
 
     Columns of the table: id, population, sizes, with faults whether a client was faulty in any round, every measure on
-    each split, scores of imbalanced classes or of labels, client state.
+    each split, the accuracy of the majority class, client state.
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
     base = None if algorithm.remote is not None else majority(federation, clients)
-    several = isinstance(federation.task, MultiLabel) and algorithm.remote is None
-    wanted = several or (base is not None and base.imbalanced)
-    with torch.inference_mode(False):  # its tensor is written to outside of inference
-        kept = wanted and fits(federation, clients, n_probabilities(federation))
-        predictions = Predictions(federation, clients) if kept else None
-    measures, adapted, sizes, samples = score(algorithm, federation, clients, own_data, True, predictions)
+    measures, adapted, sizes, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     population = np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen")
     table = pd.DataFrame({"id": [federation.names[t] for t in rows], "population": population})
     found = {f"n_{split}": n for split, n in sizes.items()}
@@ -58,14 +47,52 @@ def client_table(algorithm: Method, federation: Federation, own_data: Federation
         found["faulty"] = torch.isin(clients, faulty).cpu().numpy()
     found |= {f"{split}_{name}": values for split, of in measures.items() for name, values in of.items()}
     found |= {} if base is None else {"test_majority_accuracy": base.accuracy}
-    found |= {} if predictions is None else columns(predictions, several)
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     found |= {f"adaptation_{name}" if name in own else name: column for name, column in adapted.items()}
     truth = {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
     table = table.assign(**found, **{name: values[rows] for name, values in {**own, **truth}.items()})
-    classes = None if base is None else class_scores(table, base, predictions, federation.notes.get("classes"))
-    labels = label_scores(table, predictions) if several and predictions is not None else None
-    return ClientTable(table, samples, classes, labels)
+    return ClientTable(table, samples, None if base is None else class_scores(table, base))
+
+
+class Majority(NamedTuple):
+    """The model that predicts a client's own most frequent class of its training samples (the first of several)."""
+
+    accuracy: np.ndarray  # on each client's test samples, float64 [C]; NaN without any
+    imbalanced: bool  # whether its accuracy on all test samples of seen clients is above the threshold
+    threshold: float
+
+
+def majority(federation: Federation, clients: Tensor) -> Majority | None:
+    """The majority classes of `clients` (int64 [C]); None if samples have no class of their own, or are not stored."""
+    task = federation.task
+    scored = "accuracy" in task.measures and task.n_targets == 1 and hasattr(federation.samples, "y")
+    if not scored or not (n_classes := getattr(task, "n_classes", 0)):
+        return None
+    blocks = [federation.block(clients, split) for split in ("train", "test")]
+    (y, owner), (y_test, owner_test) = ((b.y().cpu().numpy(), b.owner.cpu().numpy()) for b in blocks)
+    counts = pd.DataFrame({"owner": owner, "y": y}).groupby(["owner", "y"]).size().reset_index(name="n")  # in order
+    first = counts.sort_values("n", ascending=False, kind="stable").drop_duplicates("owner")
+    label = np.full(len(clients), -1)
+    label[first["owner"]] = first["y"]
+    n, right = (np.bincount(owner_test, w, len(clients)) for w in (None, (label[owner_test] == y_test).astype(float)))
+    seen = federation.seen[clients].cpu().numpy()
+    threshold = (1 + IMBALANCE * (n_classes - 1)) / n_classes
+    with np.errstate(invalid="ignore"):
+        return Majority(right / n, bool(right[seen].sum() > threshold * n[seen].sum()), threshold)
+
+
+def class_scores(table: pd.DataFrame, base: Majority) -> dict[str, Any] | None:
+    """What results.json says of the classes, over the seen clients; docs/results.md describes the keys."""
+    has = ((table["population"] == "seen") & (table["n_test"] > 0)).to_numpy()
+    if not has.any():
+        return None
+    rows, accuracy = table[has], base.accuracy[has]
+    return {
+        "imbalanced": base.imbalanced,
+        "threshold": base.threshold,
+        "majority_accuracy": summarize(accuracy, rows["n_train"].to_numpy(), rows["n_test"].to_numpy(), True),
+        "worse_than_majority": float((~(rows["test_accuracy"].to_numpy() >= accuracy)).mean()),
+    }
 
 
 def final_metrics(table: pd.DataFrame) -> dict[str, float]:

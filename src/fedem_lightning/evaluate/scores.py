@@ -20,62 +20,34 @@ from fedem_lightning.settings.measures import HIGHER_IS_BETTER
 from fedem_lightning.state.processes import Processes
 
 MOST_NUMBERS = 50_000_000
-"""With more scores of test samples than this, or more probabilities, none of them is kept."""
+"""With more scores of test samples than this, none of them is kept."""
 
 
-class TestRows:
-    """A row of numbers for each test sample, client after client in the order of the scored ones."""
+class SampleScores:
+    """One score of each test sample, client after client in the order of the scored ones."""
 
-    __test__ = False  # pytest would collect it
-
-    def __init__(self, federation: Federation, clients: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, federation: Federation, clients: Tensor) -> None:
+        task = federation.task
+        self.measure = task.measures[0] if task.measures[0] != "perplexity" else "loss"  # whose exp it is
+        self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
         self.n = federation.splits["test"].counts(clients)  # [C]
         self._next = self.n.cumsum(0) - self.n  # where the next sample of each client belongs
         # a process writes the rows of its clients, and the processes add up their bytes or floats
-        self.values = torch.zeros(int(self.n.sum()), *shape, dtype=dtype, device=self.n.device)
+        dtype = torch.uint8 if self._right_or_wrong else torch.float32
+        self.values = torch.zeros(int(self.n.sum()), dtype=dtype, device=self.n.device)
 
     def put(self, row: Tensor, values: Tensor) -> None:
-        """Adds the rows [n, *shape] of clients' next samples; `row`: each one's client among the scored, int64 [n]."""
+        """Adds the scores [n] of clients' next samples; `row`: each one's client among the scored, int64 [n]."""
         clients, counts = row.unique_consecutive(return_counts=True)  # [c], [c]
         first = self._next[clients] - (counts.cumsum(0) - counts)  # place of a client's first sample, less its index
         places = torch.repeat_interleave(first, counts) + torch.arange(len(row), device=row.device)
         self.values[places] = values.to(self.values.dtype)
         self._next[clients] += counts
 
-
-class SampleScores(TestRows):
-    """One score of each test sample."""
-
-    def __init__(self, federation: Federation, clients: Tensor) -> None:
-        task = federation.task
-        self.measure = task.measures[0] if task.measures[0] != "perplexity" else "loss"  # whose exp it is
-        self._right_or_wrong = self.measure == "accuracy" and task.n_targets == 1
-        dtype = torch.uint8 if self._right_or_wrong else torch.float32
-        super().__init__(federation, clients, (), dtype)
-
     def arrays(self) -> dict[str, np.ndarray]:
         """The content of test_samples.npz: n int64 [C], values bool or float32 [sum n], measure (a str)."""
         values = self.values.bool() if self._right_or_wrong else self.values
         return {"n": self.n.cpu().numpy(), "values": values.cpu().numpy(), "measure": np.array(self.measure)}
-
-
-class Predictions(TestRows):
-    """The probabilities that personal models give to the test samples: of the classes, or of several labels."""
-
-    def __init__(self, federation: Federation, clients: Tensor) -> None:
-        super().__init__(federation, clients, (n_probabilities(federation),), torch.float32)
-        block = federation.block(clients, "test")
-        self.y, self.owner = block.y().cpu(), block.owner.cpu()  # [n, ...], and each one's client, int64 [n]
-
-
-def n_probabilities(federation: Federation) -> int:
-    """Number of probabilities of a sample: of the classes, or in a multi-label task of the labels."""
-    return int(getattr(federation.task, "n_classes", federation.task.n_outputs))
-
-
-def fits(federation: Federation, clients: Tensor, numbers: int = 1) -> bool:
-    """Whether so many numbers of each test sample of `clients` are no more than `MOST_NUMBERS`."""
-    return int(federation.splits["test"].counts(clients).sum()) * numbers <= MOST_NUMBERS
 
 
 class ClientMeans:
@@ -121,18 +93,17 @@ def score(
     clients: Tensor,
     own_data: Federation | None = None,
     by_sample: bool = False,
-    predictions: Predictions | None = None,
 ) -> Scores:
     """Scores `clients` (int64 [C]) on every split; each process its share of them, and their sums are added.
 
-    An adaptation tunes on the training samples of `own_data`. `by_sample` keeps the scores of the test samples,
-    `predictions` their probabilities.
+    An adaptation tunes on the training samples of `own_data`. `by_sample` keeps the scores of the test samples.
     """
     if algorithm.remote is not None:
         found: Scores = algorithm.remote.scores(algorithm, federation, clients)
         return found
     task, processes = federation.task, Processes.of(algorithm.trainer)
-    samples = SampleScores(federation, clients) if by_sample and fits(federation, clients) else None
+    few = int(federation.splits["test"].counts(clients).sum()) <= MOST_NUMBERS
+    samples = SampleScores(federation, clients) if by_sample and few else None
     means = {split: ClientMeans(len(clients), task, clients.device) for split in SPLITS}
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
     columns = {name: zeros.clone() for name in scored_columns(algorithm)}
@@ -146,15 +117,12 @@ def score(
         for split in SPLITS:
             block = federation.block(clients[rows], split)
             for piece in block.pieces() if len(block.index) else ():
-                prediction = personal.predict(piece)
-                scores = task.scores(prediction, piece.y())
+                scores = task.scores(personal.predict(piece), piece.y())
                 means[split].update(scores, rows[piece.owner])
                 if samples is not None and split == "test":
                     samples.put(rows[piece.owner], scores[samples.measure])
-                if predictions is not None and split == "test":
-                    predictions.put(rows[piece.owner], task.answer(prediction))
                 algorithm.local.observer.advance(len(piece.index))
-    kept = [rows.values for rows in (samples, predictions) if rows is not None]
+    kept = [] if samples is None else [samples.values]
     processes.sum([*columns.values(), *kept, *(sums for m in means.values() for sums in (m.totals, m.count))])
     measures = {split: found.compute() for split, found in means.items()}
     sizes = {split: federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS}

@@ -70,8 +70,6 @@ SCORES = {
 TESTED = tuple(key for key, score in SCORES.items() if score.place.endswith("test"))
 """The columns of test scores, in which the best row may be bold."""
 _OTHERS = {
-    "balanced_accuracy": Column("balanced accuracy", ".1f", ".2f", "class_scores.balanced_accuracy.pooled", True),
-    "auroc": Column("AUROC", ".3f", ".3f", "class_scores.auroc.pooled"),
     "worse_than_majority": Column("worse than majority, %", ".0f", "", "class_scores.worse_than_majority", True),
     "megabytes": Column("MB a client"),
 }

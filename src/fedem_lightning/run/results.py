@@ -19,7 +19,7 @@ import torch
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluate.client_table import REFERENCES
-from fedem_lightning.evaluate.component_diagnostics import agreement, component_health, group_scores, recovery_scores
+from fedem_lightning.evaluate.component_diagnostics import component_health, group_scores, recovery_scores
 from fedem_lightning.evaluate.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
 from fedem_lightning.evaluate.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.models.backbones import Linear
@@ -45,7 +45,6 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "not_finite": not_finite(table, SPLITS),
         "class_scores": algorithm.tested.classes,
-        **({} if algorithm.tested.labels is None else {"label_scores": algorithm.tested.labels}),
         "reference": _reference(seen),
         **_mixture(algorithm, federation),
         "convergence": convergence(whole_run(algorithm)[1]),
@@ -121,7 +120,7 @@ def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """Component diagnostics: recovery of the ground truth, true groups too, dead components, twins and agreement."""
+    """Component diagnostics: recovery of the ground truth, true groups too, dead components and twins."""
     pi, groups = known_pi(algorithm), _groups(algorithm, federation)
     if pi is None:
         return {"recovery": groups, "components": {}}
@@ -133,7 +132,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
     return {
         "recovery": recovery_scores(weights, theta, federation.truth, seen) | groups,
-        "components": component_health(weights[seen], parameters) | agreement(algorithm, federation, models, pi),
+        "components": component_health(weights[seen], parameters),
     }
 
 

@@ -18,8 +18,6 @@ _TRUTH = {
     "groups_found": "{} groups found",
 }
 """What is said of `recovery`."""
-_BY_LABEL = 0.2
-"""Share of a component's entropy that labels explain, above which a run says so if clients explain less."""
 
 
 def print_summary(results: dict[str, Any], console: Console | None = None, method: str | None = None) -> None:
@@ -62,11 +60,10 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     said["samples_without_labels"] = "samples without labels: "
     yield from (f"{before}{notes[key]}" for key, before in said.items() if notes.get(key))
     yield from not_finite_lines(results)
-    if classes := results.get("class_scores"):
-        yield from _class_lines(classes)
-    if labels := results.get("label_scores"):
-        f1, precision = (_number(labels[name]["pooled"], 100.0) for name in ("macro_f1", "mean_average_precision"))
-        yield f"test samples of all clients together: macro F1 {f1} %, mean average precision {precision} %"
+    if (classes := results.get("class_scores")) and classes["imbalanced"]:
+        base, worse = f"{100 * classes['majority_accuracy']['pooled']:.1f} %", f"{classes['worse_than_majority']:.0%}"
+        majority = f"a client's majority class is right for {base} of the test samples"
+        yield f"imbalanced classes: {majority}; {worse} of the clients' models are worse than that"
     if (minimum := results["reference"].get("minimum_loss")) is not None:
         loss = results["test"]["loss"]["weighted"]
         yield f"test loss {loss:.3f} nats, weighted; the least that a client's model could reach: {minimum:.3f}"
@@ -111,20 +108,6 @@ def not_finite_lines(results: dict[str, Any]) -> list[str]:
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
 
 
-def _class_lines(found: dict[str, Any]) -> Iterator[str]:
-    """Lines about imbalanced classes; none if they are balanced."""
-    if not found["imbalanced"]:
-        return
-    base, worse = f"{100 * found['majority_accuracy']['pooled']:.1f} %", f"{found['worse_than_majority']:.0%}"
-    majority = f"a client's majority class is right for {base} of the test samples"
-    yield f"imbalanced classes: {majority}; {worse} of the clients' models are worse than that"
-    if "auroc" in found:
-        balanced, auroc = _number(found["balanced_accuracy"]["pooled"], 100), _number(found["auroc"]["pooled"], 1)
-        recalls = [f"{one_line(name)[:30]} {_number(value, 100)}" for name, value in found["sensitivity"].items()]
-        shown = ", ".join(recalls[:5]) + ", ..." * (len(recalls) > 5)
-        yield f"test, pooled: balanced accuracy {balanced} %, AUROC {auroc}, sensitivity in %: {shown}"
-
-
 def privacy_line(found: dict[str, Any], own: int) -> str:
     """What `evaluation.privacy.spent` has found for a run of so many clients of its own."""
     epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
@@ -156,15 +139,9 @@ def _rejected_line(number: int, clients: list[dict[str, Any]]) -> str:
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:
-    """Lines about dead components and twins, and about what separates the components."""
+    """Lines about dead components and twins."""
     lines = [f"component {m} is dead: hardly a client gives it weight" for m in components.get("dead", [])]
     lines += [f"components {a} and {b} are twins: almost the same model" for a, b in components.get("twins", [])]
     if lines:
         lines.append("another learning rate, fewer components or, if it has one, algorithm.initialization may help")
-    label, client = (components.get(f"explained_by_{what}", 0.0) for what in ("label", "client"))
-    if label > max(client, _BY_LABEL):
-        lines.append(
-            f"components differ by label, not by client: labels explain {label:.0%} of which component fits a test "
-            f"sample, clients {client:.0%}; algorithm.initialization=clusters may help"
-        )
     return lines

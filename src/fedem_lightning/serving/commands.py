@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.measures import SPLITS
 
 RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
 
@@ -48,8 +47,6 @@ def _personalize(parser: argparse.ArgumentParser) -> None:
     _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
     out = "the clients' models, a .safetensors file"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
-    steps = "E-steps and updates of the mixture weights, where the method has these (fedem)"
-    parser.add_argument("--steps", type=int, metavar="N", help=steps)
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +59,13 @@ def _predict(parser: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Scores the rows of DATA with the models of the clients that trained, or of a file."
+    parser.description = (
+        "Scores the test rows of DATA (all rows, if DATA has no split) with the models of the clients that trained, or "
+        "of a file."
+    )
     _run_and_data(parser, RUN, "labelled rows")
     files = "also write evaluation.json and clients.csv there"
     parser.add_argument("--out", type=Path, metavar="DIR", help=files)
-    parser.add_argument("--split", choices=SPLITS, help="what is scored (default: test; all of DATA without a split)")
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
@@ -77,15 +76,15 @@ def _export(parser: argparse.ArgumentParser) -> None:
     whom.add_argument("--all", action="store_true", help="the models of all clients that trained")
     formats = "safetensors: the weights, in one file; onnx: a .onnx file for each client"
     parser.add_argument("--format", required=True, choices=("safetensors", "onnx"), help=formats)
-    out = "a folder, or a single file with the format's ending (default: the folder exported)"
-    parser.add_argument("--out", type=Path, default=Path("exported"), metavar="PATH", help=out)
+    out = "a folder (default: exported)"
+    parser.add_argument("--out", type=Path, default=Path("exported"), metavar="DIR", help=out)
 
 
 def check_out(chosen: argparse.Namespace, *endings: str) -> None:
     """Raises UserError unless the file --out may be written: its ending is known, and nothing would be lost."""
     path: Path = chosen.out
-    require(path.suffix in endings, f"--out: expected a name that ends in {' or '.join(endings)}, got {path}")
-    require(not path.is_dir(), f"--out: {path} is a folder")
+    fits = path.suffix in endings and not path.is_dir()
+    require(fits, f"--out: expected the name of a file that ends in {' or '.join(endings)}, got {path}")
     read = [part for part in (chosen.run, chosen.data) if path.exists() and part.exists() and path.samefile(part)]
     require(not read, f"--out: {path} is what the command reads")
     require(chosen.force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")

@@ -9,7 +9,6 @@ from fedem_lightning.serving.commands import check_out
 from fedem_lightning.serving.model_files import load, write_clients
 from fedem_lightning.serving.predicting import print_scores, scores_by_client
 from fedem_lightning.serving.rows import read_rows
-from fedem_lightning.settings.errors import require
 
 
 def personalize(chosen: argparse.Namespace) -> None:
@@ -17,10 +16,6 @@ def personalize(chosen: argparse.Namespace) -> None:
     check_out(chosen, ".safetensors")
     model = load(chosen.run, chosen.trust)
     kind = type(model).__name__
-    if chosen.steps is not None:
-        require(hasattr(model, "personalize_steps"), f"--steps: {kind} has no such steps")
-        require(chosen.steps >= 1, f"--steps: expected a number greater than or equal to 1, got {chosen.steps}")
-        model = load(chosen.run, chosen.trust, personalize_steps=chosen.steps)
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, chosen.client, labelled=True)

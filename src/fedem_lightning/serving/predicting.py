@@ -47,20 +47,17 @@ def evaluate(chosen: argparse.Namespace) -> None:
         check_folder(chosen.out, ["evaluation.json", "clients.csv"], chosen.force)
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema, chosen.client, labelled=True)
-    split = chosen.split or "test"
-    require(rows.split is not None or chosen.split is None, f"--split: {split}, but DATA has no split")
-    scored = np.ones(len(rows), dtype=bool) if rows.split is None else rows.split == SPLITS.index(split)
+    scored = np.ones(len(rows), dtype=bool) if rows.split is None else rows.split == SPLITS.index("test")
     n = int(scored.sum())
-    require(n > 0, f"--split: DATA has no {split} rows")
+    require(n > 0, "DATA: it has a split, but no test rows")
     weights, meaning = _weights(rows, models.schema)
-    table = scores_by_client(models, rows, scored, split)
-    if split != "train":
-        table.insert(1, "n_train", weights)
-    sums, clients = summarize_table(table, split, weights), int((table[f"n_{split}"] > 0).sum())
+    table = scores_by_client(models, rows, scored)
+    table.insert(1, "n_train", weights)
+    sums, clients = summarize_table(table, "test"), int((table["n_test"] > 0).sum())
     print_scores(f"{chosen.run.name}: {n} rows of {clients} clients in {chosen.data.name}", sums)
     print(f"weighted: by {meaning}")
     if chosen.out is not None:
-        found = {"split": split, "scores": sums, "weighted by": meaning, "n_samples": n, "n_clients": clients}
+        found = {"scores": sums, "weighted by": meaning, "n_samples": n, "n_clients": clients}
         write_table(chosen.out / "clients.csv", table)
         write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(found), indent=2) + "\n").encode())
         print(f"written: {chosen.out}")
@@ -88,14 +85,14 @@ def predicted(
             yield federation, piece.owner, piece.index, personal.predict(piece)
 
 
-def scores_by_client(models: ClientModels, rows: ClientRows, scored: np.ndarray, split: str = "test") -> pd.DataFrame:
-    """Scores of each client on its rows `scored`, bool [n]: columns id, n_SPLIT and SPLIT_MEASURE, NaN without rows."""
+def scores_by_client(models: ClientModels, rows: ClientRows, scored: np.ndarray) -> pd.DataFrame:
+    """Scores of each client on its rows `scored`, bool [n]: columns id, n_test and test_MEASURE, NaN without rows."""
     means = ClientMeans(len(rows.names), models.schema.task)
     for federation, owner, index, prediction in predicted(models, rows, np.where(scored, 2, -1)):
         means.update(means.task.scores(prediction, federation.samples.labels(index)), owner)
     counts = np.bincount(rows.client[scored], minlength=len(rows.names))
-    table = pd.DataFrame({"id": rows.names, f"n_{split}": counts})
-    return table.assign(**{f"{split}_{measure}": values for measure, values in means.compute().items()})
+    table = pd.DataFrame({"id": rows.names, "n_test": counts})
+    return table.assign(**{f"test_{measure}": values for measure, values in means.compute().items()})
 
 
 def predictions(models: ClientModels, rows: ClientRows) -> pd.DataFrame:
