@@ -25,7 +25,7 @@ def path(n: int) -> np.ndarray:
 
 
 def fixed(graph: Graph, n: int) -> np.ndarray:
-    return Topology(graph).adjacency(n, 0, 0)
+    return Topology(graph).adjacency(n, 0)
 
 
 def topology(graph: Graph = "erdos_renyi", weights: Weights = "metropolis", **options: object) -> Topology:
@@ -34,13 +34,14 @@ def topology(graph: Graph = "erdos_renyi", weights: Weights = "metropolis", **op
     return Topology(graph, weights=weights, **options)  # type: ignore[arg-type]
 
 
+STAR = of_edges(5, (0, 1), (0, 2), (0, 3), (0, 4))
 # The figures: SLEM with fastest mixing and with Metropolis weights, and the fastest W where it is told
 KNOWN = {
     "path of 2": (path(2), 0, 0, np.full((2, 2), 1 / 2)),
     "path of 3": (path(3), 1 / 2, 2 / 3, np.array([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])),
     "ring of 4": (fixed("ring", 4), 1 / 3, 1 / 3, (fixed("ring", 4) + np.eye(4)) / 3),
     "ring of 5": (fixed("ring", 5), 0.4472, 0.5393, 0.4 * fixed("ring", 5) + 0.2 * np.eye(5)),
-    "star of 5": (fixed("star", 5), 3 / 4, 4 / 5, fixed("star", 5) / 4 + np.diag([0, 0.75, 0.75, 0.75, 0.75])),
+    "star of 5": (STAR, 3 / 4, 4 / 5, STAR / 4 + np.diag([0, 0.75, 0.75, 0.75, 0.75])),
     "complete": (fixed("complete", 7), 0, 0, np.full((7, 7), 1 / 7)),
 }
 
@@ -66,16 +67,14 @@ def test_metropolis_by_hand() -> None:
 
 
 @pytest.mark.parametrize("weights", get_args(Weights))
-@pytest.mark.parametrize(
-    ("graph", "n"), [(g, n) for g in get_args(Graph) for n in (1, 2, 4, 6, 25) if (g, n) != ("torus", 2)]
-)
+@pytest.mark.parametrize(("graph", "n"), [(g, n) for g in get_args(Graph) for n in (1, 2, 4, 25)])
 def test_every_graph_mixes(graph: Graph, n: int, weights: Weights) -> None:
     chosen = topology(graph, weights)
-    adjacency = chosen.adjacency(n, 3, 0)
+    adjacency = chosen.adjacency(n, 3)
     assert adjacency.shape == (n, n)
     assert adjacency.dtype == bool
     assert not adjacency.diagonal().any()
-    w = chosen.mixing(n, np.ones(n, dtype=bool), 3, 0)
+    w = chosen.mixing(n, np.ones(n, dtype=bool), 3)
     assert w.dtype == np.float64
     np.testing.assert_array_equal(w, w.T)
     np.testing.assert_allclose(w.sum(axis=0), 1, atol=1e-12)
@@ -92,12 +91,7 @@ def test_every_graph_mixes(graph: Graph, n: int, weights: Weights) -> None:
         ("ring", 1, {0}),
         ("ring", 2, {1}),
         ("ring", 7, {2}),
-        ("torus", 1, {0}),
-        ("torus", 4, {2}),  # 2 x 2: the ring of 4
-        ("torus", 6, {3}),  # 2 x 3
-        ("torus", 12, {4}),  # 3 x 4, not 2 x 6
         ("complete", 5, {4}),
-        ("star", 5, {1, 4}),
     ],
 )
 def test_degrees(graph: Graph, n: int, degrees: set[int]) -> None:
@@ -105,42 +99,25 @@ def test_degrees(graph: Graph, n: int, degrees: set[int]) -> None:
 
 
 def test_erdos_renyi_has_p_of_the_edges() -> None:
-    assert Topology(p=0.3).adjacency(200, 0, 0).sum() / (200 * 199) == pytest.approx(0.3, abs=0.02)
-    np.testing.assert_array_equal(Topology(p=1).adjacency(9, 0, 0), fixed("complete", 9))
+    assert Topology(p=0.3).adjacency(200, 0).sum() / (200 * 199) == pytest.approx(0.3, abs=0.02)
+    np.testing.assert_array_equal(Topology(p=1).adjacency(9, 0), fixed("complete", 9))
 
 
-def test_a_seed_means_one_graph() -> None:
-    first = Topology().adjacency(20, 5, 0)
-    np.testing.assert_array_equal(first, Topology().adjacency(20, 5, 7))  # whatever the round
-    assert (first != Topology().adjacency(20, 6, 0)).any()
-
-
-def test_a_time_varying_graph_is_a_function_of_seed_and_round() -> None:
-    varying = Topology(time_varying=True)
-    np.testing.assert_array_equal(varying.adjacency(20, 5, 3), varying.adjacency(20, 5, 3))
-    assert (varying.adjacency(20, 5, 3) != varying.adjacency(20, 5, 4)).any()
-    assert (varying.adjacency(20, 5, 3) != varying.adjacency(20, 6, 3)).any()
-
-
-def test_graphs_in_pieces_are_drawn_anew_unless_they_vary() -> None:
+def test_a_seed_means_one_graph_which_is_connected() -> None:
+    assert (Topology().adjacency(20, 5) != Topology().adjacency(20, 6)).any()
     active = np.ones(12, dtype=bool)
-    fixed_gaps = [spectral_gap(Topology(p=0.2).mixing(12, active, seed, 0)) for seed in range(20)]
-    assert min(fixed_gaps) > 1e-3
-    varying = Topology(p=0.2, time_varying=True)
-    draws = [varying.mixing(12, active, 0, r) for r in range(20)]
-    assert min(spectral_gap(w) for w in draws) < 1e-9
-    assert spectral_gap(np.mean(draws, axis=0)) > 0.1  # together they mix
+    assert min(spectral_gap(Topology(p=0.2).mixing(12, active, seed)) for seed in range(20)) > 1e-3
 
 
 @pytest.mark.parametrize("weights", get_args(Weights))
 def test_clients_that_are_not_active_are_isolated(weights: Weights) -> None:
     active = np.arange(12) % 4 != 0
     chosen = topology(weights=weights)
-    w = chosen.mixing(12, active, 1, 0)
+    w = chosen.mixing(12, active, 1)
     np.testing.assert_array_equal(w[~active], np.eye(12)[~active])
-    induced = chosen.adjacency(12, 1, 0)[np.ix_(active, active)]
+    induced = chosen.adjacency(12, 1)[np.ix_(active, active)]
     np.testing.assert_allclose(w[np.ix_(active, active)], mixing_matrix(induced, weights), atol=1e-12)
-    np.testing.assert_array_equal(chosen.mixing(12, np.zeros(12, dtype=bool), 1, 0), np.eye(12))
+    np.testing.assert_array_equal(chosen.mixing(12, np.zeros(12, dtype=bool), 1), np.eye(12))
 
 
 def test_pieces_mix_fastest_each_by_itself() -> None:
@@ -163,17 +140,10 @@ def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc: cvxpy is not installed; in the clone"):
         Topology(weights="fmmc")
-    Topology().mixing(5, np.ones(5, dtype=bool), 0, 0)
+    Topology().mixing(5, np.ones(5, dtype=bool), 0)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "n", "message"),
-    [
-        (Topology("torus"), 13, "algorithm.topology.graph: a torus needs .* 13 clients is a prime number: use ring"),
-        (Topology(p=0.001), 50, "algorithm.topology.p: no connected .* 50 clients in 100 draws with p=0.001: use a l"),
-    ],
-)
-def test_impossible_graphs(chosen: Topology, n: int, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}") as raised:
-        chosen.adjacency(n, 0, 0)
-    assert "\n" not in str(raised.value)
+def test_impossible_graphs() -> None:
+    said = r"^algorithm.topology.p: no connected .* 50 clients in 100 draws with p=0.001: use a larger p$"
+    with pytest.raises(UserError, match=said):
+        Topology(p=0.001).adjacency(50, 0)

@@ -24,6 +24,7 @@ from .local.optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSG
 from .local.server_step import FedAdam, FedYogi
 from .methods.apfl import APFL
 from .methods.clustered import Clustered
+from .methods.d_fedem import DFedEM
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
@@ -39,13 +40,6 @@ from .methods.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from .methods.per_fedavg import PerFedAvg
 from .methods.proximal import Ditto, PFedMe
 from .methods.scaffold import Scaffold
-from .methods.surrogate import (
-    DecentralizedSurrogateOptimization,
-    DFedEM,
-    MixtureSurrogate,
-    Surrogate,
-    SurrogateOptimization,
-)
 from .methods.two_heads import FedProto, FedRoD
 from .methods.user_centric import Oracle, UserCentric
 from .models.backbones import (
@@ -102,7 +96,6 @@ __all__ = [
     "CropFlip",
     "DFedEM",
     "Dapper",
-    "DecentralizedSurrogateOptimization",
     "DensityDataModule",
     "Digits",
     "Ditto",
@@ -147,7 +140,6 @@ __all__ = [
     "Mapper",
     "Mean",
     "Median",
-    "MixtureSurrogate",
     "MobileNetV2",
     "MultiKrum",
     "Network",
@@ -168,8 +160,6 @@ __all__ = [
     "ShiftedExponentialNetwork",
     "SignFlip",
     "Step",
-    "Surrogate",
-    "SurrogateOptimization",
     "SyntheticMixture",
     "TableDataModule",
     "TextDataModule",

@@ -16,8 +16,6 @@ from fedem_lightning import (
     FederatedDataModule,
     Finetune,
     Interpolate,
-    MixtureSurrogate,
-    SurrogateOptimization,
     Topology,
 )
 from helpers.by_hand import (
@@ -52,10 +50,9 @@ WEIGHTED = pytest.mark.parametrize(
     ("kind", "options"),
     [
         (FedEM, {}),
-        (SurrogateOptimization, {"surrogate": MixtureSurrogate()}),
         (DFedEM, {"topology": Topology(graph="ring")}),
     ],
-    ids=["FedEM", "SurrogateOptimization", "DFedEM"],
+    ids=["FedEM", "DFedEM"],
 )
 
 

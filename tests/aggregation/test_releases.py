@@ -14,7 +14,6 @@ from fedem_lightning import (
     L2SGD,
     MOCHA,
     Dapper,
-    DecentralizedSurrogateOptimization,
     DFedEM,
     Ditto,
     FedAvg,
@@ -39,7 +38,7 @@ from helpers.federations import make_data, make_model, make_trainer, parameters
 
 CLIP, LAST = 0.05, 3  # S, and the client whose data differ
 OTHERS = torch.tensor([0, 1, 2])
-NO_SERVER = (DFedEM, DecentralizedSurrogateOptimization, FedFOMO, FedProto, Local, MOCHA)
+NO_SERVER = (DFedEM, FedFOMO, FedProto, Local, MOCHA)
 
 
 def variant(kind: Any, **options: Any) -> Row:

@@ -1,4 +1,4 @@
-"""D-FedEM against NumPy and against FedEM; surrogate optimisation: FedEM and D-FedEM are instances."""
+"""D-FedEM against NumPy and against FedEM."""
 
 from typing import Any
 
@@ -8,21 +8,15 @@ import torch
 
 from fedem_lightning import (
     ClientSGD,
-    DecentralizedSurrogateOptimization,
     DFedEM,
     FedEM,
-    Finetune,
-    MixtureSurrogate,
-    Surrogate,
-    SurrogateOptimization,
     Topology,
 )
-from fedem_lightning.data.block import Block
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.module.round import draw_cohort
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, responsibilities, row, samples, vector
-from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, train, train_and_test
+from helpers.federations import make_data, make_model, make_trainer, models_of, train
 
 COMPLETE, RING = Topology(graph="complete"), Topology(graph="ring")
 FULL: dict[str, Any] = {"batch_size": 1000}
@@ -70,7 +64,7 @@ def test_the_consensus_error_falls_and_mixing_keeps_the_mean() -> None:
     trainer = make_trainer(1)
     trainer.fit(model, data)
     assert float(trainer.callback_metrics["spectral_gap"]) == pytest.approx(2 / 3, rel=1e-6)
-    first, w = model.models.mean(EVERYBODY), torch.from_numpy(RING.mixing(4, np.ones(4, bool), 0, 0))
+    first, w = model.models.mean(EVERYBODY), torch.from_numpy(RING.mixing(4, np.ones(4, bool), 0))
     errors = [float(trainer.callback_metrics["consensus_error"]), *(model.models.mix(EVERYBODY, w) for _ in range(3))]
     assert errors == sorted(errors, reverse=True)
     assert errors[3] == pytest.approx(errors[1] / 9**2, rel=1e-6)  # the ring of four contracts by 1/3
@@ -98,54 +92,3 @@ def test_integers_and_unwritten_rows_in_a_store() -> None:
     assert store.mix(torch.arange(3), torch.full((3, 3), 1 / 3)) == pytest.approx(0.0)
     assert store[torch.tensor([0])]["w"].tolist() == [[4.0, 4.0]]
     assert store[torch.tensor([0, 1])]["count"].tolist() == [7, 9]
-
-
-# --- surrogate optimisation -------------------------------------------------------------------------------------------
-
-
-def test_fedem_is_an_instance_bit_for_bit() -> None:
-    data, sgd = make_data(unseen_fraction=0.25), ClientSGD(lr=0.5, momentum=0.9)
-    options: dict[str, Any] = {"n_components": 3, "client_optimizer": sgd, "participation": 0.7}
-    options["adaptation"] = Finetune(1, ClientSGD(lr=0.1))
-    fedem = make_model(FedEM, data, personalize_steps=1, **options)
-    general = make_model(SurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
-    for model in (fedem, general):
-        train_and_test(model, data, 4)
-    assert torch.equal(parameters(general.components), parameters(fedem.components))
-    assert torch.equal(general.private, fedem.pi)
-    assert general.clients.test_loss.equals(fedem.clients.test_loss)
-
-
-def test_d_fedem_is_an_instance() -> None:
-    data = make_data()
-    options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5), "n_components": 2, "topology": RING}
-    d_fedem = train(make_model(DFedEM, data, **options), data, 3)
-    general = make_model(DecentralizedSurrogateOptimization, data, surrogate=MixtureSurrogate(), **options)
-    assert torch.equal(parameters(train(general, data, 3)), parameters(d_fedem))
-
-
-class Robust(Surrogate):
-    """F_t = the mean of log(1 + l), which lies below its tangents in l: its surrogate is a weighted loss."""
-
-    def terms(self, v: torch.Tensor, losses: torch.Tensor, block: Block) -> torch.Tensor:
-        return (1 + losses[:, 0]).log()
-
-    def majorize(self, v: torch.Tensor, losses: torch.Tensor, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-        return v, 1 / (1 + losses)
-
-
-def test_a_users_own_surrogate_runs_with_and_without_a_server() -> None:
-    """One step on a full batch has the gradient of the objective itself."""
-    data = make_data(sizes=(12, 12, 12, 12), fractions=(1.0, 0.0, 0.0))
-    options: dict[str, Any] = {"surrogate": Robust(), "client_optimizer": ClientSGD(lr=0.3), **FULL}
-    server = make_model(SurrogateOptimization, data, **options).double()
-    gossip = make_model(DecentralizedSurrogateOptimization, data, topology=COMPLETE, **options)
-    block = data.federation.block(EVERYBODY, "train")
-    theta = list(server.components[0].parameters())
-    losses = torch.nn.functional.cross_entropy(
-        server.components[0](block.x(torch.float64)), block.y(), reduction="none"
-    )
-    slopes = torch.autograd.grad((1 + losses).log().mean(), theta)
-    expected = torch.nn.utils.parameters_to_vector([p - 0.3 * g for p, g in zip(theta, slopes, strict=True)]).detach()
-    torch.testing.assert_close(parameters(train(server, data, 1).components), expected, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(models_of(train(gossip, data, 1)), models_of(server), rtol=1e-9, atol=1e-12)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
-from sklearn.decomposition import PCA
 
 from fedem_lightning import ClientSGD, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
 from fedem_lightning.data.randomness import sample_cohort
@@ -23,7 +22,7 @@ REGULARIZATION = 0.05
 
 
 def log_n(z: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """log N(z_i; mu_m, Sigma_m), [n, M]; variances [M, d], as SciPy takes them."""
+    """log N(z_i; mu_m, Sigma_m), [n, M]; covariances [M, d]."""
     parts = [multivariate_normal(mu, c).logpdf(z) for mu, c in zip(means, covariances, strict=True)]
     return np.stack(parts, axis=1).reshape(len(z), len(means))
 
@@ -43,11 +42,13 @@ def started(data: FederatedDataModule, **options: Any) -> Any:
 
 
 def m_step(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of all samples of the cohort: pairs of z [n, d] and q [n, M1]."""
+    """Means and covariances of all samples of the cohort: pairs of z [n, d] and q [n, M1]."""
     z, q = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     means = np.stack([np.average(z, axis=0, weights=w) for w in q.T])
-    found = [np.average((z - mean) ** 2, axis=0, weights=w) for mean, w in zip(means, q.T, strict=True)]
-    return means, np.stack(found) + REGULARIZATION
+    found = []
+    for mean, w in zip(means, q.T, strict=True):
+        found.append(np.average((z - mean) ** 2, axis=0, weights=w) + REGULARIZATION)
+    return means, np.stack(found)
 
 
 def test_four_rounds_agree_with_numpy() -> None:
@@ -102,39 +103,6 @@ def test_gaussians_start_at_samples_with_the_variances_of_all() -> None:
     assert not torch.equal(other.means, model.means)
 
 
-def test_principal_components_are_scikit_learns_and_never_of_unseen_clients() -> None:
-    found = []
-    for change in (False, True):
-        data = make_data(sizes=(30, 21, 44, 17), n_features=7, unseen_fraction=0.25)
-        federation = data.federation
-        if change:
-            unseen = federation.block(federation.clients(seen=False), "train").index
-            stored(federation).x[unseen] = 100 * stored(federation).x[unseen].flip(0) + 5
-        found.append(started(data, embedding="pca", dimension=3))
-        x = federation.block(federation.clients(), "train").x(torch.float64).numpy()
-        expected = PCA(3, svd_solver="full").fit(x)
-        axes = found[-1].projection.numpy()
-        assert_agree(np.abs((axes * expected.components_.T).sum(axis=0)), np.ones(3))
-        assert_agree(found[-1].center.numpy(), expected.mean_)
-    for name in ("center", "projection", "means", "covariances"):
-        assert torch.equal(getattr(found[0], name), getattr(found[1], name))
-
-
-def test_an_embedding_stays_as_it_is() -> None:
-    data = make_data(sizes=(30, 21, 44), n_features=7)
-    model = started(data, embedding="pca", dimension=2)
-    before = model.projection.clone()
-    train(model, data, 2)
-    assert torch.equal(model.projection, before)
-    x = np.random.default_rng(0).normal(size=(5, 7))
-    z = (x - model.center.numpy()) @ before.numpy()
-    network = model.client("1").networks[0]
-    log_z = np.log(model.joint[1].view(3, 3).sum(dim=1).numpy()) + log_n(
-        z, model.means.numpy(), model.covariances.numpy()
-    )
-    np.testing.assert_allclose(network.log_density(torch.from_numpy(x)).numpy(), logsumexp(log_z, axis=1), rtol=1e-9)
-
-
 def test_novel_inputs_have_a_low_density() -> None:
     """Client 2's test inputs lie elsewhere."""
     rng, client = np.random.default_rng(0), np.repeat(np.arange(4), 40)
@@ -171,10 +139,6 @@ def test_what_is_refused() -> None:
     data = make_data()
     for options, message in (
         ({"adaptation": Finetune()}, r"adaptation: FedGMM's clients weigh models by input"),
-        (
-            {"embedding": "pca", "dimension": 5},
-            r"algorithm\.dimension: expected at most 4, the number of inputs, got 5",
-        ),
         ({"n_gaussians": 99}, r"algorithm\.n_gaussians: expected at most \d+, the number of samples, got 99"),
     ):
         with pytest.raises(UserError, match=message):

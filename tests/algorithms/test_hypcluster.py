@@ -77,11 +77,11 @@ def test_the_sampled_start_is_trained_on_single_clients() -> None:
     data, starts = grouped(n_clients=8), []
     options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.3), "batch_size": 1000}
     for seed in (0, 0, 1):
-        model = make_model(HypCluster, data, seed=seed, initial_epochs=5, **options).double()
+        model = make_model(HypCluster, data, seed=seed, **options).double()
         model.statistics.plan(1)
         model.initialize(data.federation)
         starts.append(torch.stack([component.linear.weight.detach() for component in model.components]))
-    alone = train(make_model(Local, data, local_epochs=5, **options), data, 1).personal_models(torch.arange(8)).models
+    alone = train(make_model(Local, data, **options), data, 1).personal_models(torch.arange(8)).models
     for rows in starts:
         gap = (rows.unsqueeze(1) - alone["linear.weight"].transpose(0, 1)).abs().amax(dim=(2, 3))  # [M, T]
         whose = gap.argmin(dim=1)

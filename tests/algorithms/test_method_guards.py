@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedem_lightning import ClientSGD, DFedEM, FederatedDataModule, FedFOMO, Oracle, Topology
 from fedem_lightning.data.randomness import sample_cohort
+from fedem_lightning.methods import fedfomo
 from helpers.by_hand import gradient, losses, responsibilities, samples, vector
 from helpers.federations import make_data, make_model, models_of, train, train_and_test
 
@@ -57,10 +59,11 @@ def test_three_rounds_of_fedfomo_with_cohorts_and_one_download() -> None:
     np.testing.assert_allclose(models_of(model), theta, rtol=1e-9)
 
 
-def test_exploration_of_fedfomo_decays() -> None:
+def test_exploration_of_fedfomo_decays(monkeypatch: pytest.MonkeyPatch) -> None:
     """All downloads of the first round are by chance, all later ones by affinity."""
     data, others = make_data(sizes=(20,) * 6), ~np.eye(6, dtype=bool)
-    options: dict[str, Any] = {"n_downloads": 1, "exploration": 1.0, "exploration_decay": 1.0}
+    monkeypatch.setattr(fedfomo, "DECAY", 1.0)
+    options: dict[str, Any] = {"n_downloads": 1, "exploration": 1.0}
     model = make_model(FedFOMO, data, **options, **FULL)
     friend = 100 * np.roll(np.eye(6), 1, axis=1)  # client i would have the model of client i + 1
     model.affinity.copy_(torch.from_numpy(friend))

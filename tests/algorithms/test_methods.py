@@ -21,9 +21,7 @@ from fedem_lightning import (
     FedProx,
     Finetune,
     Local,
-    MixtureSurrogate,
     PFedMe,
-    SurrogateOptimization,
 )
 from fedem_lightning.module.round import draw_cohort
 from helpers.by_hand import assert_agree, batches, by_torch, gradient, row, samples, vector
@@ -108,15 +106,8 @@ def test_unseen_clients_train_at_the_first_rounds_rate(schedule: Any) -> None:
 
 def test_qffl_draws_large_clients_more_often() -> None:
     data = make_data(sizes=(5, 5, 90))
-    drawn = {
-        sampling: [
-            int(draw_cohort(make_model(QFFL, data, sampling=sampling, participation=0.3), data.federation, k)[0])
-            for k in range(60)
-        ]
-        for sampling in ("by_size", "uniform")
-    }
-    assert drawn["by_size"].count(2) > 45
-    assert drawn["uniform"].count(2) < 35
+    model = make_model(QFFL, data, participation=0.3)
+    assert [int(draw_cohort(model, data.federation, k)[0]) for k in range(60)].count(2) > 45
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -164,7 +155,6 @@ def test_an_unseen_client_uses_a_part_of_its_samples(fraction: float, expected: 
         (DFedEM, {"n_components": 1}),
         (FedEM, {"n_components": 1}),
         (APFL, {"alpha": 1.0, "adaptive": False}),
-        (SurrogateOptimization, {"surrogate": MixtureSurrogate()}),
     ],
 )
 def test_one_client_is_centralised_training(kind: type[FederatedAlgorithm], options: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from fedem_lightning.local.solver import shuffled_batches
 from helpers.federations import make_data, make_model, parameters, spoil, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is
-LOSSES = pytest.mark.parametrize("loss", ["hinge", "logistic"])
 
 
 def binary(sizes: tuple[int, ...] = (7, 12, 3, 20), **options: Any) -> FederatedDataModule:
@@ -44,25 +43,22 @@ class History(pl.Callback):
         return np.array([metrics[name] for metrics in self.metrics])
 
 
-def reference(data: FederatedDataModule, loss: str, lam: float, inner: int, work: float, rounds: int) -> dict[str, Any]:
+def reference(data: FederatedDataModule, lam: float, inner: int, rounds: int) -> dict[str, Any]:
     """Algorithm 1 sample by sample, client by client, in the paper's alpha, delta w and y."""
     clients = [samples(data, t) for t in range(data.n_clients)]
     T, d = len(clients), clients[0][0].shape[1]
     alpha, W, B = [np.zeros(len(y)) for _, y in clients], np.zeros((d, T)), np.zeros((d, T))
     sigma, safety, gaps = np.eye(T) / T, 1.0, []
     for k in range(rounds):
-        gaps.append((primal(clients, W, sigma, lam, loss) - dual(clients, alpha, W, sigma, lam, loss)) / T)
+        gaps.append((primal(clients, W, sigma, lam) - dual(clients, alpha, W, sigma, lam)) / T)
         delta_B = np.zeros((d, T))
         for t, (x, y) in enumerate(clients):
             n, delta_w = len(y), np.zeros(d)
             block = data.federation.block(torch.tensor([t]), "train")
-            for i in shuffled_batches(block, 1, 1, seed=0, round_=k).order[0].tolist()[: max(1, int(work * n))]:
+            for i in shuffled_batches(block, 1, 1, seed=0, round_=k).order[0].tolist()[: max(1, n // 2)]:
                 m = y[i] * (x[i] @ (W[:, t] + safety * delta_w))
                 c = safety * sigma[t, t] * (x[i] @ x[i]) / (lam * n)
-                if loss == "hinge":
-                    new = y[i] * min(1.0, max(0.0, (1 - m) / c + alpha[t][i] * y[i]))
-                else:
-                    new = alpha[t][i] + y[i] * (1 / (1 + np.exp(m)) - alpha[t][i] * y[i]) / max(1.0, 0.25 + c)
+                new = alpha[t][i] + y[i] * (1 / (1 + np.exp(m)) - alpha[t][i] * y[i]) / max(1.0, 0.25 + c)
                 delta_w += sigma[t, t] * (new - alpha[t][i]) * x[i] / (lam * n)
                 delta_B[:, t] += (new - alpha[t][i]) * x[i] / n
                 alpha[t][i] = new
@@ -79,31 +75,29 @@ def reference(data: FederatedDataModule, loss: str, lam: float, inner: int, work
     return {"alpha": alpha, "w": W.T, "b": B.T, "sigma": sigma, "gaps": gaps}
 
 
-def primal(clients: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+def primal(clients: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float) -> float:
     value = lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
     for t, (x, y) in enumerate(clients):
         m = y * (x @ W[:, t])
-        value += np.mean(np.maximum(0, 1 - m) if loss == "hinge" else np.log1p(np.exp(-m)))
+        value += np.mean(np.log1p(np.exp(-m)))
     return value
 
 
-def dual(clients: list[Any], alpha: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float, loss: str) -> float:
+def dual(clients: list[Any], alpha: list[Any], W: np.ndarray, sigma: np.ndarray, lam: float) -> float:
     value = -lam / 2 * np.trace(W @ np.linalg.inv(sigma) @ W.T)
     for t, (_, y) in enumerate(clients):
         a = alpha[t] * y
         inside = a[(a > 0) & (a < 1)]
         entropy = -np.sum(inside * np.log(inside) + (1 - inside) * np.log(1 - inside))
-        value += np.mean(a) if loss == "hinge" else entropy / len(a)
+        value += entropy / len(a)
     return value
 
 
-@LOSSES
-@pytest.mark.parametrize("work", [0.5, 1.0])
-def test_rounds_equal_plain_loops(loss: str, work: float) -> None:
+def test_rounds_equal_plain_loops() -> None:
     data, history = binary(sizes=(5, 12)), History()
-    model = make_model(MOCHA, data, penalty=0.1, loss=loss, inner_rounds=2, work=work)
+    model = make_model(MOCHA, data, penalty=0.1, inner_rounds=2)
     train(model, data, 5, callbacks=[history])
-    expected = reference(data, loss, lam=0.1, inner=2, work=work, rounds=5)
+    expected = reference(data, lam=0.1, inner=2, rounds=5)
     for name in ("b", "w", "sigma"):
         np.testing.assert_allclose(model.get_buffer(name), expected[name], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(history["duality_gap"], expected["gaps"], rtol=1e-9, atol=1e-12)
@@ -114,22 +108,20 @@ def test_rounds_equal_plain_loops(loss: str, work: float) -> None:
     assert float(model.safety) > 1
 
 
-@LOSSES
-def test_the_duality_gap_closes_when_sigma_is_fixed(loss: str) -> None:
-    """And the hinge dual never falls: sigma' keeps the clients' simultaneous steps safe, and each step is the best."""
+def test_the_duality_gap_closes_when_sigma_is_fixed() -> None:
+    """And the dual never falls: sigma' keeps the clients' simultaneous steps safe."""
     data, history = binary(), History()
-    model = make_model(MOCHA, data, penalty=0.3, loss=loss, work=1.0, **FIXED).double()
+    model = make_model(MOCHA, data, penalty=0.3, **FIXED).double()
     root = torch.randn(4, 4, dtype=torch.float64)
     sigma = root @ root.T + torch.eye(4)
     model.sigma.copy_((sigma + sigma.T) / (2 * sigma.trace()))
-    train(model, data, 40, callbacks=[history])
+    train(model, data, 80, callbacks=[history])
     gap = history["duality_gap"]
     assert (gap > -1e-14).all()
     np.testing.assert_allclose(gap, history["primal"] - history["dual"], atol=1e-12)
-    assert gap[0] == pytest.approx(1.0 if loss == "hinge" else np.log(2))
+    assert gap[0] == pytest.approx(np.log(2))
     assert gap[-1] < 1e-6
-    if loss == "hinge":
-        assert (np.diff(history["dual"]) > -1e-14).all()
+    assert (np.diff(history["dual"]) > -1e-14).all()
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -144,13 +136,12 @@ def test_clients_serve_their_own_linear_models(bias: bool) -> None:
         np.testing.assert_allclose(found[i], [1 - p, p], rtol=1e-9)
 
 
-@LOSSES
-def test_updates_that_are_not_finite_are_rejected(loss: str) -> None:
+def test_updates_that_are_not_finite_are_rejected() -> None:
     data, history = binary(sizes=(9, 9, 9)), History()
     spoil(data, float("nan"))  # of client 0
-    model = train(make_model(MOCHA, data, loss=loss, work=1.0), data, 2, callbacks=[history])
-    assert model.statistics.rejections.total == 2
-    assert torch.equal(model.b.any(dim=1), torch.tensor([False, True, True]))
+    model = train(make_model(MOCHA, data), data, 2, callbacks=[history])
+    assert model.statistics.rejections.total >= 1  # not each round visits the sample
+    assert model.b[1:].any(dim=1).all()
     assert parameters(model).isfinite().all()
 
 

@@ -22,7 +22,6 @@ SGD = ClientSGD(lr=0.5, momentum=0.9)
 MOST_WAITS = {  # in a round after the first, of four clients in one block
     "Clustered": 39,
     "DFedEM": 22,
-    "DecentralizedSurrogateOptimization": 18,
     "FedALA": 70,
     "FedFOMO": 98,
     "FedProto": 23,

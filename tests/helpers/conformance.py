@@ -155,24 +155,11 @@ ROWS = [
     ),
     Row(
         fl.DFedEM,
-        ("private", "models"),
+        ("pi", "models"),
         server=False,
         messages=9,
         options={"topology": COMPLETE},
         as_fedavg={"n_components": 1},
-    ),
-    Row(
-        fl.SurrogateOptimization,
-        ("private",),
-        messages=2,
-        options={"surrogate": fl.MixtureSurrogate(), "n_components": 2},
-    ),
-    Row(
-        fl.DecentralizedSurrogateOptimization,
-        ("private", "models"),
-        server=False,
-        messages=6,
-        options={"surrogate": fl.MixtureSurrogate(), "n_components": 2, "topology": COMPLETE},
     ),
 ]
 

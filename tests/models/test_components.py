@@ -15,8 +15,6 @@ from fedem_lightning import (
     FedGMM,
     HypCluster,
     LeNet5,
-    MixtureSurrogate,
-    SurrogateOptimization,
     UserError,
 )
 from fedem_lightning.models.components import make_components, start_equal
@@ -103,10 +101,9 @@ def test_fedem_separates_copies_by_random_mixture_weights(capsys: pytest.Capture
         (FedAvgEnsemble, {}),
         (FedGMM, {}),
         (DFedEM, {}),
-        (SurrogateOptimization, {"surrogate": MixtureSurrogate(), "n_components": 2}),
         (HypCluster, {"initialization": "random"}),
     ],
-    ids=["ensemble", "fedgmm", "d_fedem", "surrogate", "hypcluster"],
+    ids=["ensemble", "fedgmm", "d_fedem", "hypcluster"],
 )
 def test_methods_that_would_keep_copies_equal_refuse_them(
     kind: type[FederatedAlgorithm], options: dict[str, Any]

@@ -8,10 +8,8 @@ takes sum_s W[s, t] theta_s (Marfoq et al., Federated Multi-Task Learning under 
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
 from typing import Literal
 
-import networkx as nx
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
@@ -21,7 +19,7 @@ from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.errors import UserError, imported, require
 from fedem_lightning.settings.ranges import PositiveShare
 
-Graph = Literal["erdos_renyi", "ring", "torus", "complete", "star"]
+Graph = Literal["erdos_renyi", "ring", "complete"]
 Weights = Literal["metropolis", "fmmc"]
 
 _KEY, _FMMC = "algorithm.topology", "algorithm.topology.weights=fmmc"
@@ -33,17 +31,15 @@ class Topology(Checked):
     """A communication graph and its mixing weights. The paper has Erdos-Renyi with p = 0.5 and weights "fmmc".
 
     Args:
-        graph: "erdos_renyi", "ring", "torus" (a periodic grid, as square as T allows), "complete" or "star" (around
-            client 0).
+        graph: "erdos_renyi", "ring" or "complete".
         p: probability of an edge, in (0, 1]; only Erdos-Renyi uses it.
         weights: "metropolis" (each client needs only its neighbours' degrees) or "fmmc" (mixes fastest; needs cvxpy).
-        time_varying: whether there is a new Erdos-Renyi graph in every round, which may be disconnected.
 
     Example:
         In a ring of four clients without the last one, the other clients form a path.
 
         >>> active = np.array([True, True, True, False])
-        >>> Topology("ring").mixing(n_clients=4, active=active, seed=0, round_=0).round(2)
+        >>> Topology("ring").mixing(n_clients=4, active=active, seed=0).round(2)
         array([[0.67, 0.33, 0.  , 0.  ],
                [0.33, 0.33, 0.33, 0.  ],
                [0.  , 0.33, 0.67, 0.  ],
@@ -54,58 +50,41 @@ class Topology(Checked):
     graph: Graph = "erdos_renyi"
     p: PositiveShare = 0.5
     weights: Weights = "metropolis"
-    time_varying: bool = False
 
     def __post_init__(self) -> None:
-        drawn = self.graph == "erdos_renyi" or not self.time_varying
-        require(drawn, f"time_varying: only graph=erdos_renyi can be drawn anew each round, got graph={self.graph}")
         if self.weights == "fmmc":
             imported("cvxpy", "fmmc", _FMMC)  # fails now, not in the first round
 
-    def adjacency(self, n_clients: int, seed: int, round_: int) -> np.ndarray:
-        """The graph of a round over T clients: bool [T, T], symmetric, False on the diagonal.
+    def adjacency(self, n_clients: int, seed: int) -> np.ndarray:
+        """The graph over T clients: bool [T, T], symmetric, False on the diagonal, a function of the seed.
 
-        It is a function of the seed, and of the round if `time_varying`. A fixed Erdos-Renyi graph is drawn again until
-        it is connected. UserError: 100 draws gave none, or the torus has a prime number of clients.
+        An Erdos-Renyi graph is drawn again until it is connected. UserError: 100 draws gave none.
         """
-        if self.graph != "erdos_renyi":
-            return _fixed_graph(self.graph, n_clients)
-        if self.time_varying:
-            return _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 1, round_))
+        everybody = np.eye(n_clients, dtype=bool)
+        if self.graph == "complete":
+            return ~everybody
+        if self.graph == "ring":
+            return (np.roll(everybody, 1, axis=0) | np.roll(everybody, 1, axis=1)) & ~everybody
         for attempt in range(_DRAWS):
             adjacency = _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 0, attempt))
             if connected_components(adjacency, directed=False)[0] == 1:
                 return adjacency
         drawn = f"no connected Erdos-Renyi graph of {n_clients} clients in {_DRAWS} draws with p={self.p:g}"
-        raise UserError(f"{_KEY}.p: {drawn}: use a larger p, or time_varying=true")
+        raise UserError(f"{_KEY}.p: {drawn}: use a larger p")
 
-    def mixing(self, n_clients: int, active: np.ndarray, seed: int, round_: int) -> np.ndarray:
+    def mixing(self, n_clients: int, active: np.ndarray, seed: int) -> np.ndarray:
         """The mixing matrix of a round: float64 [T, T].
 
         Clients that are not `active` (bool [T]) are isolated, W[t, t] = 1; the weights of the others are those of the
         subgraph of active clients.
         """
-        return mixing_matrix(self.adjacency(n_clients, seed, round_) & np.outer(active, active), self.weights)
+        return mixing_matrix(self.adjacency(n_clients, seed) & np.outer(active, active), self.weights)
 
 
 def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """A graph with each edge with probability p, by NumPy, so that a seed means the same in all networkx versions."""
+    """A graph with each edge with probability p."""
     upper = np.triu(rng.random((n, n)) < p, 1)
     return upper | upper.T
-
-
-def _fixed_graph(graph: str, n: int) -> np.ndarray:
-    if graph == "torus":
-        rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
-        prime = f"{_KEY}.graph: a torus needs rows x columns, and {n} clients is a prime number: use ring"
-        require(rows > 1 or n == 1, prime)
-        g = nx.grid_2d_graph(rows, n // rows, periodic=True)  # two clients in a row have one edge, not two
-    else:
-        makers = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
-        g = makers[graph](n)
-    adjacency: np.ndarray = nx.to_numpy_array(g) > 0
-    np.fill_diagonal(adjacency, False)  # a ring of one client has a loop in networkx
-    return adjacency
 
 
 def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:

@@ -46,7 +46,6 @@ class Clustered(FederatedAlgorithm):
         min_rounds: number of initial rounds without splits.
         gamma_max: a cluster is split only if sqrt((1 - alpha_cross) / 2) > gamma_max; alpha_cross is the largest
             similarity between clients of different parts.
-        linkage: "complete" (the authors' code), or "single" (the paper's Algorithm 1, which minimises alpha_cross).
 
     """
 
@@ -64,12 +63,11 @@ class Clustered(FederatedAlgorithm):
         eps2: NotNegative | Literal["auto"] = 1.6,
         min_rounds: Count = 20,
         gamma_max: NotNegative = 0.0,
-        linkage: Literal["complete", "single"] = "complete",
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.eps1, self.eps2, self.gamma_max = eps1, eps2, gamma_max
-        self.min_rounds, self.linkage, n_nodes = min_rounds, linkage, 2 ** (MAX_DEPTH + 1) - 1
+        self.min_rounds, n_nodes = min_rounds, 2 ** (MAX_DEPTH + 1) - 1
         self.cluster = self.per_client(torch.zeros(n_clients, dtype=torch.int64), column="cluster", held_by="both")
         self.register_buffer("split", torch.zeros(n_nodes, dtype=torch.bool))
         self.update_norms = self.per_client(torch.zeros(n_clients), held_by="both")
@@ -144,7 +142,7 @@ class Clustered(FederatedAlgorithm):
         if not (a < eps1 and b > eps2 and len(members) > 2 and round_ >= self.min_rounds) or deepest:
             return None
         similarity = cosine_similarities(self.updates[members])  # [c, c]
-        clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=self.linkage)
+        clustering = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")  # as in their code
         side = clustering.fit_predict(1 - similarity).astype(bool)
         across = similarity[side][:, ~side].max()
         if np.sqrt(max(0.0, 1 - across) / 2) <= self.gamma_max:

@@ -9,7 +9,7 @@
 """
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,11 +105,11 @@ class QFFL(FederatedAlgorithm):
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. L is 1 / `client_optimizer.lr`.
         q: 0 or more; at 0 the server takes the plain mean of the clients' models.
-        sampling: sampling weights of a cohort: "by_size", p_t = n_t / n, or "uniform".
 
     """
 
     needs_sgd = True  # it reads gradients off its updates, (w - w_t) / lr
+    samples_by_size = True  # p_t = n_t / n
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(
@@ -117,12 +117,10 @@ class QFFL(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         q: NotNegative = 1.0,
-        sampling: Literal["by_size", "uniform"] = "by_size",
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
         self.q = q
-        self.samples_by_size = sampling == "by_size"
         self.register_buffer("reference", torch.ones(()))
 
     def initialize(self, data: Federation) -> None:

@@ -21,6 +21,9 @@ from fedem_lightning.settings.ranges import PositiveInt, Share
 from fedem_lightning.state.history import Round
 from fedem_lightning.state.network import Transmission
 
+DECAY = 0.05
+"""The decrease a round of the probability that a download is by chance."""
+
 
 class FedFOMO(FederatedAlgorithm):
     """theta_i <- theta_i + sum_n w_in (theta_n - theta_i), scaled so that sum_n w_in = 1.
@@ -33,8 +36,7 @@ class FedFOMO(FederatedAlgorithm):
 
     Args:
         n_downloads: models that a client downloads a round, those with the largest affinity; None: the whole cohort's.
-        exploration: probability that a download is the model of a random client instead.
-        exploration_decay: decrease of this probability a round, down to 0.
+        exploration: probability that a download is the model of a random client instead, in the first round.
 
     """
 
@@ -48,11 +50,10 @@ class FedFOMO(FederatedAlgorithm):
         n_clients: int,
         n_downloads: PositiveInt | None = None,
         exploration: Share = 0.3,
-        exploration_decay: Share = 0.05,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.n_downloads, self.exploration, self.exploration_decay = n_downloads, exploration, exploration_decay
+        self.n_downloads, self.exploration = n_downloads, exploration
         self.register_buffer("affinity", torch.zeros(n_clients, n_clients))
         self.models = self.per_client(self.components, held_by="both")  # theta_i, rows [1, ...]
         self.trained = self.per_client(self.components, held_by="both")  # the model that each client sent last
@@ -65,7 +66,7 @@ class FedFOMO(FederatedAlgorithm):
         """Every client of the cohort downloads models and combines them."""
         cohort = round_.cohort
         offered = cohort[self.trained.written[cohort]]
-        epsilon = max(0.0, self.exploration - self.exploration_decay * round_.number)
+        epsilon = max(0.0, self.exploration - DECAY * round_.number)
         downloaded = torch.stack([self._choose(int(i), offered, epsilon, round_.number) for i in cohort])  # [C, N]
         used = downloaded | (offered == cohort.unsqueeze(1))  # a client's own model needs no download
         downloads, distinct = float(downloaded.sum(dim=1).double().mean()), int(downloaded.any(dim=0).sum())

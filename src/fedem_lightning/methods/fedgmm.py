@@ -4,7 +4,7 @@ Wu, Zhang, Yu, Liu, Gu, Zhou, Chen, Cheng: "Personalized Federated Learning unde
 arXiv 2305.01068.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from fedem_lightning.models.gaussians import (
     fitted,
     log_densities,
     moments_about,
-    projected,
 )
 from fedem_lightning.models.personal_models import OwnModels, component_losses
 from fedem_lightning.module.algorithm import FederatedAlgorithm
@@ -31,17 +30,14 @@ from fedem_lightning.state.history import Round
 
 
 class FedGMM(FederatedAlgorithm):
-    """p_t(x, y) = sum over m1, m2 of pi_t(m1, m2) N(e(x); mu_m1, Sigma_m1) p_m2(y | x); pi_t is the client's own.
+    """p_t(x, y) = sum over m1, m2 of pi_t(m1, m2) N(x; mu_m1, Sigma_m1) p_m2(y | x); pi_t is the client's own.
 
     Clients share the Gaussians and the components; client t serves sum over m2 of p(m2 | x, t) h_m2(x). With one
-    Gaussian it is FedEM. The Gaussians start at training samples drawn at random, with the covariance of all of them.
+    Gaussian it is FedEM. The Gaussians start at training samples drawn at random, with the variances of all of them.
 
     Args:
         n_components: M2, the components h.
-        n_gaussians: M1.
-        embedding: e(x). "inputs": x itself, flat. "pca": the first principal components of the training samples of the
-            clients that train.
-        dimension: number of the principal components.
+        n_gaussians: M1; their covariances are diagonal.
         regularization: is added to the variances.
         personalize_steps: E-steps and updates of pi of an unseen client, as `FedEM`'s.
 
@@ -50,9 +46,7 @@ class FedGMM(FederatedAlgorithm):
     one_process = True  # its Gaussians start at training samples
     joint: Tensor  # pi_t(m1, m2), [T, M1 M2]; rows sum to 1
     means: Tensor  # mu, [M1, d]
-    covariances: Tensor  # the diagonals of Sigma, [M1, d]
-    center: Tensor  # of the projection, [d_in]
-    projection: Tensor  # [d_in, d]; empty: e(x) is x
+    covariances: Tensor  # Sigma, the diagonals [M1, d]
 
     def __init__(
         self,
@@ -60,20 +54,17 @@ class FedGMM(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 3,
         n_gaussians: PositiveInt = 3,
-        embedding: Literal["inputs", "pca"] = "inputs",
-        dimension: PositiveInt = 16,
         regularization: Positive = 1e-3,
         personalize_steps: PositiveInt = 20,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.n_gaussians, self.dimension = n_gaussians, dimension if embedding == "pca" else None
-        self.regularization, self.personalize_steps = regularization, personalize_steps
+        self.n_gaussians, self.regularization, self.personalize_steps = n_gaussians, regularization, personalize_steps
         self.task: Task | None = None
         uniform = torch.full((n_clients, n_gaussians * n_components), 1 / (n_gaussians * n_components))
         self.joint = self.per_client(uniform, column=self._columns)
-        for name, axes in (("means", 2), ("covariances", 2), ("center", 1), ("projection", 2)):
-            self.register_buffer(name, torch.zeros([0] * axes))
+        self.register_buffer("means", torch.zeros(0, 0))
+        self.register_buffer("covariances", torch.zeros(0, 0))
 
     @property
     def pi(self) -> Tensor:
@@ -94,18 +85,16 @@ class FedGMM(FederatedAlgorithm):
                 self.initialize(data)
 
     def initialize(self, data: Federation) -> None:
-        """The projection, then the Gaussians' starting points, both from the training samples of seen clients."""
+        """The Gaussians' starting points, from the training samples of seen clients."""
         super().initialize(data)
-        result = first_gaussians(data, self.dimension, self.n_gaussians, self.seed)
-        first = result.pop("variances").clamp(min=0) + self.regularization
-        result["covariances"] = first.repeat(self.n_gaussians, 1)
-        for name, tensor in result.items():
-            setattr(self, name, tensor.to(self.joint))
+        means, variances = first_gaussians(data, self.n_gaussians, self.seed)
+        self.means = means.to(self.joint)
+        self.covariances = (variances.clamp(min=0) + self.regularization).to(self.joint).repeat(self.n_gaussians, 1)
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """E-step over pairs of a Gaussian and a component, pi, moments and local solver; pi and q stay with it."""
         t, owner = batch.clients, batch.owner
-        z, pairs = self._pairs(batch)  # e(x_i) [n, d], and -log N(e(x_i)) + l(h_m2(x_i), y_i)  [n, M1 M2]
+        z, pairs = self._pairs(batch)  # x_i [n, d], and -log N(x_i) + l(h_m2(x_i), y_i)  [n, M1 M2]
         self.measure("objective", mixture_losses(self.joint[t], pairs, owner))
         q = responsibilities(self.joint[t], pairs, owner)
         self.joint[t] = mixture_weights(q, owner, self.joint[t])
@@ -119,8 +108,7 @@ class FedGMM(FederatedAlgorithm):
 
     def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
         losses = component_losses(self.components, batch)
-        x = (piece.vectors(self.parameter_dtype) for piece in batch.pieces())
-        z = torch.cat([projected(rows, self.center, self.projection) for rows in x])
+        z = torch.cat([piece.vectors(self.parameter_dtype) for piece in batch.pieces()])
         log_n = log_densities(z, self.means, self.covariances.rsqrt())  # [n, M1]
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
@@ -135,7 +123,7 @@ class FedGMM(FederatedAlgorithm):
         """Client t predicts with sum over m2 of p(m2 | x, t) h_m2(x)."""
         task = self.task if self.schema is None else self.schema.task
         network = GatedMixture(list(self.components), task)
-        network.take(means=self.means, white=self.covariances.rsqrt(), center=self.center, projection=self.projection)
+        network.take(means=self.means, white=self.covariances.rsqrt())
         models = {name: t.expand(len(clients), 1, *t.shape) for name, t in model_state(network).items()}
         models["joint"] = self.joint[clients].view(-1, 1, self.n_gaussians, len(self.components))
         return OwnModels(network, models, self.joint.new_ones(len(clients), 1))

@@ -4,7 +4,6 @@ Almansoori, Horváth, Takáč: "Collaborative and Efficient Personalization with
 2410.03497.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,11 +38,8 @@ class FLoRAL(PartialAveraging):
         n_components: M, the number of adapters of each layer.
         rank: of the adapters; below 1: an adapter's share of its layer's parameters, and at least rank 1.
         alpha: scale of the adapters.
-        router_rate: the router's learning rate, as a multiple of that of the rest.
         component_weights: a client's weight in the average of adapter m. "router": n_t p_tm, for which clients send p_t
             beside models. "samples": n_t, as in the average of the network.
-        precondition: whether the gradients of A and B are multiplied by the inverse of (B^T B + epsilon) and of
-            (A A^T + epsilon); of convolutions they are divided by the norms of these products.
 
     """
 
@@ -56,14 +52,12 @@ class FLoRAL(PartialAveraging):
         n_components: PositiveInt = 3,
         rank: Rank = 0.01,
         alpha: Positive = 1.0,
-        router_rate: Positive = 1.0,
-        precondition: bool = True,
         component_weights: Literal["router", "samples"] = "router",
         **options: Any,
     ) -> None:
         network = wrapped(backbone, lambda own: RoutedAdapters(own, n_components, rank, alpha))
         super().__init__(network, n_clients, n_components=1, **options)
-        self.router_rate, self.precondition, self.by_router = router_rate, precondition, component_weights == "router"
+        self.by_router = component_weights == "router"
         plain = self.aggregation.is_plain and self.compression is None and self.faults is None
         needs = "component_weights=router: it needs aggregation=mean without a limit, no compression and no faults"
         require(plain or not self.by_router, f"{needs}; use component_weights=samples")
@@ -74,7 +68,7 @@ class FLoRAL(PartialAveraging):
 
     def local_step(self, batch: Block) -> Step:
         """A step on network, adapters and router together."""
-        return Step(FLoRALStep, router_rate=self.router_rate, precondition=self.precondition)
+        return Step(FLoRALStep)
 
     def keep_and_send(self, batch: Block, trained: Models) -> Update:
         """The network and the adapters, or p_tm times adapter m, and p_t: the server takes means over n_t of both."""
@@ -102,27 +96,23 @@ class FLoRAL(PartialAveraging):
         return models | {ROUTER: CERTAIN * torch.eye(m).to(models[ROUTER])}
 
 
-@dataclass(frozen=True)
 class FLoRALStep(LocalStep):
-    """A local step in which the router has a rate of its own, and the adapters' gradients are preconditioned."""
-
-    router_rate: float = 1.0
-    precondition: bool = True
+    """A local step in which the adapters' gradients are preconditioned."""
 
     def advance(self, learner: Learner, gradient: Gradient) -> None:
-        """theta <- theta - lr g, with the router's g times its rate, and those of A and B preconditioned."""
+        """theta <- theta - lr g, with the g of A and B preconditioned."""
         params = learner["params"]
         result = dict(zip(params, gradient(learner), strict=True))
-        result[ROUTER] = result[ROUTER] * self.router_rate
-        for a in [name for name in params if name.startswith("a.")] if self.precondition else ():
+        for a in [name for name in params if name.startswith("a.")]:
             b = f"b.{a[2:]}"  # of the same layer
             result[a], result[b] = preconditioned(params[a], params[b], result[a], result[b])
         self.optimizer.descend(learner, list(result.values()), self.lr)
 
 
 def preconditioned(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients (B^T B + epsilon)^-1 G_A and G_B (A A^T + epsilon)^-1 of linear layers; see `FLoRAL`.
+    """The gradients (B^T B + epsilon)^-1 G_A and G_B (A A^T + epsilon)^-1 of linear layers.
 
+    Those of convolutions are divided by the norms of these products.
     A is [..., r, i, w], B [..., o, r, h].
     """
     if a.shape[-1] > 1 or b.shape[-1] > 1:  # a convolution

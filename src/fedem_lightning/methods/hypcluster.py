@@ -33,9 +33,8 @@ class HypCluster(FederatedAlgorithm):
 
     Args:
         n_components: q.
-        initialization: "sampled": each hypothesis is trained from a common start on one client, drawn at random.
-            "random": each has its own seed (IFCA).
-        initial_epochs: passes over the samples of the client on which a hypothesis starts.
+        initialization: "sampled": each hypothesis is trained from a common start on one client, drawn at random, for an
+            epoch. "random": each has its own seed (IFCA).
 
     """
 
@@ -48,7 +47,6 @@ class HypCluster(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 2,
         initialization: Literal["sampled", "random"] = "sampled",
-        initial_epochs: PositiveInt = 1,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
@@ -56,7 +54,7 @@ class HypCluster(FederatedAlgorithm):
         self.kept_momentum = self.local.momentum = self.local.optimizer_state()
         whole = self.compression is None or not self.compression.keeps_error
         require(whole, "compression.error_feedback: HypCluster's clients change models; expected false")
-        self.initial_epochs, self.starts_at_clients = initial_epochs, initialization == "sampled" and n_components > 1
+        self.starts_at_clients = initialization == "sampled" and n_components > 1
         self.cluster = self.per_client(torch.zeros(n_clients, dtype=torch.int64), column="cluster", held_by="both")
 
     def initialize(self, data: Federation) -> None:
@@ -66,7 +64,7 @@ class HypCluster(FederatedAlgorithm):
         clients, q = data.clients(), len(self.components)
         drawn = generator(self.seed, Purpose.INITIAL).choice(len(clients), size=q, replace=q > len(clients))
         candidates, which = clients[torch.from_numpy(drawn).to(clients.device)].unique(return_inverse=True)
-        trained = train_on_each(self, data, candidates, self.initial_epochs)  # [P, 1, ...]
+        trained = train_on_each(self, data, candidates, epochs=1)  # [P, 1, ...]
         finite = all_finite(trained).nonzero().squeeze(1)
         require(len(finite) > 0, "training diverged: no starting point is finite; lower algorithm.client_optimizer.lr")
         load_models(self.components, {name: rows[finite[which % len(finite)], 0] for name, rows in trained.items()})

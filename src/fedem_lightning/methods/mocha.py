@@ -6,13 +6,13 @@ the paper's probabilistic prior for the relations of clients. With labels y = -1
     primal:  P(W) = sum_t (1/n_t) sum_i phi(m_ti) + (lambda / 2) tr(W Omega W^T),  Omega = Sigma^-1, tr Sigma = 1
     dual:    D(alpha) = sum_t (1/n_t) sum_i -phi*(-y_ti alpha_ti) - (lambda / 2) tr(W Omega W^T)
     where    W = (1/lambda) B Sigma,  B = [b_1 .. b_T],  b_t = (1/n_t) X_t^T alpha_t
+    loss:    phi(m) = log(1 + e^-m),  -phi*(-a) = entropy of (a, 1 - a),  a = y alpha in [0, 1]
 
 so that (lambda / 2) tr(W Omega W^T) = (1/2) sum_t w_t^T b_t. A bias is the weight of a feature that is always 1.
 Clients are rows here: W and B are [T, d].
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,47 +29,23 @@ from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.settings.errors import UserError, require
-from fedem_lightning.settings.ranges import Positive, PositiveInt, PositiveShare
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.state.history import Round
 from fedem_lightning.state.network import Transmission
-
-
-class MarginLoss(NamedTuple):
-    """A loss of the margin m, and its conjugate as a function of a = y alpha in [0, 1]."""
-
-    primal: Callable[[Tensor], Tensor]  # phi(m)
-    dual: Callable[[Tensor], Tensor]  # -phi*(-a)
-    ascend: Callable[[Tensor, Tensor, Tensor], Tensor]  # a, m, curvature c -> the new a of a coordinate step
-
-
-LOSSES = {
-    "hinge": MarginLoss(
-        lambda m: (1 - m).clamp(min=0),
-        lambda a: a,
-        lambda a, m, c: ((1 - m) / c + a).clamp(0, 1),  # the best a
-    ),
-    "logistic": MarginLoss(
-        lambda m: F.softplus(-m),
-        lambda a: torch.special.entr(a) + torch.special.entr(1 - a),
-        lambda a, m, c: a + (torch.sigmoid(-m) - a) / (c + 1 / 4).clamp(min=1),  # Shalev-Shwartz and Zhang 2013
-    ),
-}
 
 
 class MOCHA(FederatedAlgorithm):
     """Clients keep alpha_t and ascend the dual; the server learns Sigma, which couples the clients' models.
 
-    It needs two classes and one linear layer. A round is an inner iteration: delta b_t goes up and w_t goes down.
-    Clients outside the cohort take no steps, but Sigma moves their w_t. The server needs T^2 numbers of memory, and T^3
-    time for a new Sigma.
+    It needs two classes and one linear layer. A round is an inner iteration: a client takes H_t = n_t / 2 coordinate
+    steps, at least one; delta b_t goes up and w_t goes down. Clients outside the cohort take no steps, but Sigma moves
+    their w_t. The server needs T^2 numbers of memory, and T^3 time for a new Sigma.
 
     Args:
         backbone, n_clients, options: see `FederatedAlgorithm`. Local epochs, batches and the client optimiser are
             not used; the server optimiser must be the plain average.
         penalty: lambda.
-        loss: phi, "hinge" or "logistic".
         inner_rounds: rounds from one update of Sigma to the next.
-        work: H_t / n_t, in (0, 1]; H_t is a client's number of coordinate steps in a round, at least one.
 
     """
 
@@ -86,13 +62,11 @@ class MOCHA(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         penalty: Positive = 0.01,
-        loss: Literal["hinge", "logistic"] = "hinge",
         inner_rounds: PositiveInt = 20,
-        work: PositiveShare = 0.5,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.penalty, self.loss, self.inner_rounds, self.work = penalty, LOSSES[loss], inner_rounds, work
+        self.penalty, self.inner_rounds = penalty, inner_rounds
         layer = linear_layer(self.components[0])
         self.n_features, d = layer.in_features, layer.in_features + (layer.bias is not None)
         self.local.takes_steps = False  # of the client optimiser
@@ -105,7 +79,7 @@ class MOCHA(FederatedAlgorithm):
         """Each client takes H_t coordinate steps of b_t and alpha_t."""
         if not self.alpha.shape[1]:
             self.alpha = self.alpha.new_zeros(self.n_clients, int(batch.federation.splits["train"].counts().max()))
-        steps = (self.work * batch.counts().double()).long().clamp(min=1)  # H_t  [C]
+        steps = (batch.counts() // 2).clamp(min=1)  # H_t  [C]
         order = steps.argsort(descending=True, stable=True)  # the clients that still take steps are always the first
         steps, batch = steps[order], batch.federation.block(batch.clients[order], "train")
         t, owner, n = batch.clients, batch.owner, batch.counts()
@@ -126,7 +100,7 @@ class MOCHA(FederatedAlgorithm):
         scale = self.safety * self.sigma.diagonal()[t] / self.penalty  # sigma' Sigma_tt / lambda  [C]
         c = (scale / n)[owner] * torch.linalg.vector_norm(z, dim=1) ** 2  # sigma' Sigma_tt |x|^2 / (lambda n_t)  [n]
         active = torch.bincount(turn[taken]).tolist()  # number of clients that take step 0, 1, ...
-        a[visits], delta_b = ascend(self.loss, z[visits], a[visits], m[visits], c[visits], scale, n, active)
+        a[visits], delta_b = ascend(z[visits], a[visits], m[visits], c[visits], scale, n, active)
         self.b[t] += delta_b
         self.alpha[t[owner], turn] = y * a
         self.local.work.append((t, steps.cpu()))  # a coordinate step is as much work as a sample's gradient
@@ -154,8 +128,8 @@ class MOCHA(FederatedAlgorithm):
         t, owner = batch.clients, batch.owner
         half = (self.w[t] * self.b[t]).sum(dim=1) / 2  # the client's part of (lambda / 2) tr(W Omega W^T)  [C]
         none = torch.zeros_like(half)
-        primal = none.index_add(0, owner, self.loss.primal(m)) / batch.counts() + half
-        dual = none.index_add(0, owner, self.loss.dual(a)) / batch.counts() - half
+        primal = none.index_add(0, owner, F.softplus(-m)) / batch.counts() + half
+        dual = none.index_add(0, owner, torch.special.entr(a) + torch.special.entr(1 - a)) / batch.counts() - half
         for name, values in (("primal", primal), ("dual", dual), ("duality_gap", primal - dual)):
             self.measure(name, values)
 
@@ -179,7 +153,7 @@ class MOCHA(FederatedAlgorithm):
 
 
 def ascend(
-    loss: MarginLoss, z: Tensor, a: Tensor, m: Tensor, c: Tensor, scale: Tensor, n: Tensor, active: list[int]
+    z: Tensor, a: Tensor, m: Tensor, c: Tensor, scale: Tensor, n: Tensor, active: list[int]
 ) -> tuple[Tensor, Tensor]:
     """The local solver: coordinate steps, one after the other, of all clients at once.
 
@@ -193,7 +167,8 @@ def ascend(
         now, start = slice(start, start + n_active), start + n_active
         delta = delta_b[:n_active]  # a view: the clients that take this step
         margin = m[now] + scale[:n_active] * (z[now] * delta).sum(dim=1)  # y x^T (w_t + sigma' delta w)
-        new_a[now] = loss.ascend(a[now], margin, c[now])
+        slope = torch.sigmoid(-margin) - a[now]
+        new_a[now] = a[now] + slope / (c[now] + 1 / 4).clamp(min=1)  # Shalev-Shwartz and Zhang 2013
         delta.addcmul_(z[now], ((new_a[now] - a[now]) / n[:n_active]).unsqueeze(1))
     return new_a, delta_b
 

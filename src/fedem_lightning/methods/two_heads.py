@@ -8,7 +8,7 @@
 """
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,7 +101,6 @@ class FedProto(FederatedAlgorithm):
     Args:
         backbone, n_clients, head, options: see `FedRoD`; the input of the head is z, of d features.
         penalty: lambda; the distance is a mean over the d features.
-        prediction: "prototype", or "head" for the clients' own heads.
 
     """
 
@@ -114,13 +113,12 @@ class FedProto(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         penalty: NotNegative = 1.0,
-        prediction: Literal["prototype", "head"] = "prototype",
         head: str | None = None,
         **options: Any,
     ) -> None:
         network = wrapped(backbone, lambda own: PrototypeNetwork(own, head))
         super().__init__(network, n_clients, n_components=1, **options)
-        self.penalty, self.prediction = penalty, prediction
+        self.penalty = penalty
         self.models = self.per_client(self.components)  # theta_t, rows [1, ...]
         self.register_buffer("prototypes", torch.zeros(0, 0))
         self.register_buffer("known", torch.zeros(0, dtype=torch.bool))
@@ -166,9 +164,9 @@ class FedProto(FederatedAlgorithm):
         return own._replace(backbone=network.of_shape(self.prototypes.shape)) if "prototypes" in models else own
 
     def personal_models(self, clients: Tensor) -> OwnModels:
-        """theta_t, with the newest prototypes if clients predict by them."""
+        """theta_t, with the newest prototypes."""
         models = self.models[clients]
-        if self.prediction == "prototype" and len(self.known):
+        if len(self.known):
             shared = {"prototypes": self.prototypes, "known": self.known}
             models |= {name: t.expand(len(clients), 1, *t.shape) for name, t in shared.items()}
         return self.own_models(models)

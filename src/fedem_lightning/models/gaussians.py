@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.personal_models import client_means
-from fedem_lightning.models.tensors import Models, SizedByState, along, called
+from fedem_lightning.models.tensors import Models, SizedByState, called
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.recipes import Recorded
 
@@ -20,18 +21,12 @@ FAR = 1e30
 """The largest squared distance from a mean, in standard deviations; it keeps densities of outliers finite."""
 
 
-def projected(x: Tensor, center: Tensor, projection: Tensor) -> Tensor:
-    """Embedded inputs e(x): x [n, ...], center [d_in], projection [d_in, d] -> [n, d]; flat inputs if it is empty."""
-    x = x.flatten(1).to(center.dtype)
-    return (x - center) @ projection if projection.numel() else x
-
-
 def log_densities(z: Tensor, means: Tensor, white: Tensor) -> Tensor:
-    """log N(z; mu_m, Sigma_m): z [n, d], means and 1 / deviations [M, d] -> [n, M]; Sigma is diagonal."""
-    require(white.ndim == 2, "covariance: the file has full ones, which commit 45f9539f has and later ones do not")
+    """log N(z; mu_m, Sigma_m): z [n, d], means [M, d], inverse standard deviations [M, d] -> [n, M]."""
     found = []
     for mean, w in zip(means, white, strict=True):  # one by one: [n, M, d] may be large
-        found.append(w.log().sum() - 0.5 * ((z - mean) * w).square().sum(dim=1).clamp(max=FAR))
+        squares = ((z - mean) * w).square().sum(dim=1).clamp(max=FAR)
+        found.append(w.log().sum() - 0.5 * squares)
     return torch.stack(found, dim=1) - 0.5 * z.shape[1] * math.log(2 * math.pi)
 
 
@@ -48,12 +43,10 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
     """
 
     takes_samples = True
-    sized = ("joint", "means", "white", "center", "projection")
+    sized = ("joint", "means", "white")
     joint: Tensor  # pi(m1, m2), [M1, M2]; the client's own
     means: Tensor  # [M1, d]
-    white: Tensor  # 1 / deviations, [M1, d]
-    center: Tensor  # see `embedded`
-    projection: Tensor
+    white: Tensor  # inverse standard deviations [M1, d]
 
     def __init__(self, networks: Sequence[nn.Module], task: Task | None) -> None:
         super().__init__()
@@ -65,7 +58,7 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
             self.register_parameter(name, nn.Parameter(some.new_zeros(0), requires_grad=False))
 
     def take(self, **tensors: Tensor) -> None:
-        """Takes the Gaussians: `means`, `white`, `center` and `projection`."""
+        """Takes the Gaussians: `means` and `white`."""
         for name, tensor in tensors.items():
             setattr(self, name, nn.Parameter(tensor.clone(), requires_grad=False))
 
@@ -80,57 +73,41 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
         return self.task.outputs(self.task.mix(predictions, component_weights(self._log_n(x), self.joint)))
 
     def _log_n(self, x: Tensor) -> Tensor:
-        return log_densities(projected(x, self.center, self.projection), self.means, self.white)
+        return log_densities(x.flatten(1).to(self.means.dtype), self.means, self.white)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        plain = state_dict.get(f"{prefix}white", self.white).ndim < 3
+        plain &= not state_dict.get(f"{prefix}projection", torch.zeros(0)).numel()
+        require(plain, "the file's FedGMM has embedding=pca or covariance=full, which later versions do not have")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def first_gaussians(federation: Federation, dimension: int | None, n_gaussians: int, seed: int) -> Models:
-    """The start, float64, from the training samples of the seen clients.
-
-    "center" [d_in] and "projection" [d_in, d] of the embedding into `dimension` principal components, both empty
-    without one; "means" [M, d], each a sample drawn at random; and "variances" of all embedded samples, [d].
-    """
+def first_gaussians(federation: Federation, n_gaussians: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The start, float64 [M, d] and [d]: means, each a training sample drawn at random, and the variances of all."""
     block, rng = federation.block(federation.clients(), "train"), generator(seed, Purpose.INITIAL)
-    x = next(block.pieces()).vectors(torch.float64)
-    center, projection, n_inputs = x.new_zeros(0), x.new_zeros(0, 0), x.shape[1]
-    if dimension is not None:
-        said = f"algorithm.dimension: expected at most {n_inputs}, the number of inputs, got {dimension}"
-        require(dimension <= n_inputs, said)
-        center, covariance = moments((p.vectors(torch.float64) for p in block.pieces()), full=True)
-        axes = torch.linalg.eigh(covariance).eigenvectors.flip(1)[:, :dimension]  # of the largest variance
-        largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
-        projection = axes * largest.sign()  # the largest entry is positive
-    _, variances = moments(projected(p.vectors(torch.float64), center, projection) for p in block.pieces())
     positions = block.index.sort().values  # so that the draw does not depend on the clients' numbers
     drawn = rng.choice(len(positions), size=min(len(positions), 8 * n_gaussians), replace=False)
     chosen = positions[torch.from_numpy(drawn).to(positions)]
-    some = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(x.dtype)
-    z = projected(some, center, projection)
+    z = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(torch.float64)
     z = z[z.square().sum(dim=1).isfinite()]
     said = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
     require(len(z) >= n_gaussians, said)
-    return {"center": center, "projection": projection, "means": z[:n_gaussians], "variances": variances}
+    return z[:n_gaussians], _variances(piece.vectors(torch.float64) for piece in block.pieces())
 
 
-def moments(samples: Iterator[Tensor], full: bool = False) -> tuple[Tensor, Tensor]:
-    """The mean, float64 [d], and the variances [d] or the covariance [d, d] of samples, given in parts [n, d].
-
-    Samples that are not finite, or so large that their squares are not, are left out.
-    """
+def _variances(samples: Iterator[Tensor]) -> Tensor:
+    """The variances, float64 [d], of samples given in parts [n, d], without those whose squares are not finite."""
     count, first, second = 0, torch.zeros(()), torch.zeros(())
     for part in samples:
-        z = part.double()
-        z = z[z.square().sum(dim=1).isfinite()]
-        count, first = count + len(z), first.to(z) + z.sum(dim=0)
-        second = second.to(z) + (z.T @ z if full else z.square().sum(dim=0))
-    mean = first / max(1, count)
-    return mean, second / max(1, count) - (torch.outer(mean, mean) if full else mean.square())
+        z = part[part.square().sum(dim=1).isfinite()]
+        count, first, second = count + len(z), first.to(z) + z.sum(dim=0), second.to(z) + z.square().sum(dim=0)
+    return second / max(1, count) - (first / max(1, count)).square()
 
 
 def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block) -> Models:
-    """What each client sends: the means over its samples of q, of q d and of the squares q d^2, with d = z - mu.
+    """What each client sends: the means over its samples of q, of q d and of q d^2, with d = z - mu.
 
-    From mu [M, d], embedded samples z [n, d] and responsibilities q [n, M]: "mass" [C, M], "first" and "second"
-    [C, M d].
+    From mu [M, d], samples z [n, d] and responsibilities q [n, M]: "mass" [C, M], "first" and "second" [C, M d].
     """
     first, second = [], []
     for mean, weight in zip(means, q.T, strict=True):
@@ -142,13 +119,13 @@ def moments_about(means: Tensor, z: Tensor, q: Tensor, block: Block) -> Models:
 
 
 def fitted(means: Tensor, variances: Tensor, sums: Models, regularization: float) -> tuple[Tensor, Tensor]:
-    """The new mu and variances, [M, d], in closed form from the clients' mean moments about the old mu.
+    """The new mu and Sigma [M, d], in closed form from the clients' mean moments about the old mu.
 
     `sums` are the means of what clients sent, [1, ...] each; `regularization` is added to the variances. A Gaussian
     without samples stays as it is.
     """
-    mass = sums["mass"][0]
-    shift, second = (sums[name][0].view_as(means) / along(mass, means) for name in ("first", "second"))
-    used = along(mass > torch.finfo(mass.dtype).eps, means)
+    mass = sums["mass"][0].unsqueeze(1)  # [M, 1]
+    shift, second = (sums[name][0].view_as(means) / mass for name in ("first", "second"))
+    used = mass > torch.finfo(mass.dtype).eps
     new = (second - shift.square()).clamp(min=0) + regularization
     return torch.where(used, means + shift, means), torch.where(used, new, variances)

@@ -125,6 +125,11 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
     if _written_by(checkpoint) == "UserCentric":
         checkpoint["state_dict"].pop("embedding", None)  # of earlier versions
+    if _written_by(checkpoint) == "FedGMM":
+        for name in ("center", "projection"):
+            checkpoint["state_dict"].pop(name, None)
+    if "private" in checkpoint["state_dict"]:  # D-FedEM's mixture weights, of earlier versions
+        checkpoint["state_dict"]["pi"] = checkpoint["state_dict"].pop("private")
     return checkpoint
 
 

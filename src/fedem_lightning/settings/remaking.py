@@ -23,7 +23,6 @@ _ROOMS = {
     "client_optimizer": ("local.optimizers",),
     "task": ("data.tasks",),
     "augmentation": ("data.shifts",),
-    "surrogate": ("methods",),
     "adaptation": ("evaluate.adapt",),
     "engine": ("local.engine",),
     "aggregation": ("aggregate",),
@@ -41,7 +40,10 @@ GONE: dict[str, Any] = {
     **{"initial_weights": "uniform", "max_depth": 5, "unseen": "tree", "source": "pool", "features": "strongest"},
     **{"max_passes": 100, "personalize_steps": 1, "cache": True, "t_dl": 1.0, "max_streams": 20, "clip_rate": 0.2},
     **{"perturbation": 0.1, "component_weights": "samples", "capacity": 1.0, "selection": "val", "part": "all"},
-    **{"covariance": "diagonal", "level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},
+    **{"linkage": "complete", "exploration_decay": 0.05, "initial_epochs": 1, "prediction": "prototype"},
+    **{"router_rate": 1.0, "precondition": True, "sampling": "by_size", "loss": "logistic", "work": 0.5},
+    **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal"},  # of FedGMM
+    **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
 }
 """Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""
 LAST = "45f9539f"
