@@ -123,7 +123,7 @@ def test_a_table_says_what_a_random_split_does(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="^column") as found:
         table(tmp_path, patients)
     assert [str(one.message).split("split_by=")[1].split()[0] for one in found] == ["group:patient_id", "time:week"]
-    with pytest.raises(UserError, match=r"holds dates; make numbers of them, .* split_by=time:opened leaves it out"):
+    with pytest.raises(UserError, match=r"holds values of the kind datetime64; .* split_by=time:opened"):
         table(tmp_path, FRAME.assign(opened=DAY), "dates.parquet", features=["opened"], partition="iid", n_clients=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

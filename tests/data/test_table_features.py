@@ -118,15 +118,20 @@ def test_types_of_columns(values: Any, names: list[str]) -> None:
     [
         ([1.0, np.nan, np.nan], "^missing values: column 'c' in 2 of 3 rows; fill them in"),
         ([1.0, np.inf], "column 'c': 1 of 2 rows are infinite"),
-        (pd.to_datetime(["2024-01-31", "2024-02-01"]), "column 'c' holds dates; make numbers of them, such as days"),
-        (["2024-01-31", "2023-02-01"], "column 'c' holds dates, such as 2024-01-31; .*name it in categorical=.*, or"),
-        ([[1], [2]], "column 'c' holds values of the type list; save one type, or leave it out with features"),
-        ([1, "a"], "column 'c' holds values of the type int and str"),
-        (["1", "2", "?"], r"column 'c' holds numbers and other words, such as '\?'; correct it, or name it in cat"),
-        (["1,5", "2,25"], "column 'c' holds numbers with a decimal comma, such as 1,5; make numbers of them"),
+        (
+            pd.to_datetime(["2024-01-31", "2024-02-01"]),
+            "column 'c' holds values of the kind datetime64",
+        ),
+        (
+            ["2024-01-31", "2023-02-01"],
+            "column 'c' holds dates or decimal commas, such as '2024",
+        ),
+        ([[1], [2]], "column 'c' holds values of the kind mixed; make numbers or words of them, or leave it out"),
+        (
+            ["1", "2", "?"],
+            r"column 'c' holds numbers and other words, such as '\?'; .* or name it in cat",
+        ),
         ([f"row {i}" for i in range(MAX_CATEGORIES + 1)], "column 'c': 1001 categories, more than 1000; leave it out"),
-        ([1e308, -1e308], r"column 'c': numbers of up to 1e\+308 are too large to scale"),
-        ([2**60, 1], r"column 'c': whole numbers beyond 2\^53"),
     ],
 )
 def test_what_cannot_be_a_feature_is_one_line(values: Any, message: str) -> None:

@@ -74,24 +74,16 @@ def _describe(chosen: argparse.Namespace) -> None:
 
 
 def label_counts(federation: "Federation") -> "np.ndarray | None":
-    """Samples of each class of each client, int64 [T, Y]; None without classes, and where a sample has several labels.
-
-    In text, the class of a window is its last target: with stride 1 every character counts about once.
-    """
+    """Samples of each class of each client, int64 [T, Y]; None where a sample has no class of its own."""
     import numpy as np
 
-    from fedem_lightning.data.arrays import has_several
-    from fedem_lightning.data.samples import Windows
-    from fedem_lightning.data.tasks import Regression
-
-    task, samples = federation.task, federation.samples
-    if isinstance(task, Regression) or has_several(task):
+    n_classes = getattr(federation.task, "n_classes", None)
+    if n_classes is None or federation.task.n_targets > 1:
         return None
-    counts = np.zeros((federation.n_clients, getattr(task, "n_classes", task.n_outputs)), dtype=np.int64)
+    counts = np.zeros((federation.n_clients, n_classes), dtype=np.int64)
     for split in federation.splits.values():
         client = np.repeat(np.arange(len(counts)), split.counts().numpy())
-        y = samples.codes[split.index + samples.length] if isinstance(samples, Windows) else samples.labels(split.index)
-        np.add.at(counts, (client, y.numpy()), 1)
+        np.add.at(counts, (client, federation.samples.labels(split.index).numpy()), 1)
     return counts
 
 
@@ -119,10 +111,6 @@ def describe(federation: "Federation") -> dict[str, Any]:
         facts["heterogeneity"] = f"{np.average(distance, weights=total):.3f} ({meaning})"
     if "group" in federation.truth:
         facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
-    if federation.domains is not None:
-        names, domain = federation.domains[0], federation.domains[1].numpy()  # [p], [positions]
-        n_samples = np.bincount(domain[domain >= 0], minlength=len(names)).tolist()
-        facts["samples by domain"] = ", ".join(f"{name} {n}" for name, n in zip(names, n_samples, strict=True))
     return {**facts, **federation.notes, "digest": federation.digest()}
 
 

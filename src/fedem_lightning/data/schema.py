@@ -140,15 +140,11 @@ class Schema:
 
     def _of_table(self, frame: pd.DataFrame) -> np.ndarray:
         """x [n, d] of a table for a model of arrays: its columns of numbers in their order."""
-        shape = ", ".join(map(str, self.raw_shape))
-        require(len(self.raw_shape) == 1, f"x: samples of shape [{shape}] are in no table; expected arrays, or an .npz")
-        if len(frame.columns) != self.raw_shape[0]:
+        if (len(frame.columns),) != self.raw_shape:
             roles = [self.columns.get(*role) for role in (("client", "client"), ("label", "y"), ("split", "split"))]
             frame = frame.drop(columns=roles, errors="ignore")
-        names, said = list(frame.columns), f"x: expected {shape} columns of features as in training"
-        require(len(names) == self.raw_shape[0], f"{said}, got {len(names)}: {listed(map(str, names))}")
-        check_values(frame, names)
-        return np.stack([numbers(frame[name]) for name in names], axis=1)
+        check_values(frame, list(frame.columns))
+        return np.stack([numbers(frame[name]) for name in frame.columns], axis=1)
 
     def labels(self, y: Any) -> np.ndarray:
         """Labels as the task has them: whole numbers [n], or [n, ...] where a sample has several; or real targets."""

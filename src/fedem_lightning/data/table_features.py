@@ -19,10 +19,7 @@ from fedem_lightning.settings.errors import UserError, meant, of_a_file, require
 Kind = Literal["number", "category"]
 Fill = Literal["median"]
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
-DATES = ("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period")
 """What pandas' `infer_dtype` calls them."""
-EXACT = 2**53
-"""Up to here, float64 has all whole numbers."""
 MISSING = "missing"
 """The category of a value that is missing, and the end of the name of an indicator."""
 MAX_CATEGORIES = 1000
@@ -147,12 +144,10 @@ def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[st
     for name in part.columns[gone.all()]:
         raise UserError(f"column {name!r}: missing in all {len(part)} training rows; leave it out with features=[...]")
     values = pd.DataFrame({name: numbers(part[name]) for name in part})
-    with np.errstate(over="ignore", invalid="ignore"):  # seen below
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is refused among the features
         scale = StandardScaler().fit(values)
     found: dict[str, dict[str, Any]] = {}
     for i, name in enumerate(map(str, part)):
-        said = f"column {name!r}: numbers of up to {values[name].abs().max():g} are too large to scale"
-        require(np.isfinite(scale.mean_[i] + scale.var_[i]), said)
         learned = {"mean": float(scale.mean_[i]), "deviation": float(scale.scale_[i])}
         found[name] = {"kind": "number", "name": name, **learned}
         if missing is not None:
@@ -194,42 +189,34 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
 
     With `as_category` numbers, and strings that look like numbers or dates, are categories; `label` sets the advice.
     """
-    said = f"column {column.name!r} holds"
-    way_out = "take another label" if label else "leave it out with features=[...]"
-    by_time = "" if label else f"; split_by=time:{column.name} leaves it out, and tests on each client's last rows"
-    categorical = isinstance(column.dtype, pd.CategoricalDtype)
-    category, values = as_category or categorical, column.astype(object) if categorical else column
-    inferred = pd.api.types.infer_dtype(values, skipna=False)
-    dates = f"{said} dates; make numbers of them, such as days since the first, or {way_out}{by_time}"
-    require(inferred not in DATES, dates)
+    said, categorical = f"column {column.name!r} holds", isinstance(column.dtype, pd.CategoricalDtype)
+    category = as_category or categorical
+    inferred = pd.api.types.infer_dtype(column.astype(object) if categorical else column, skipna=False)
+    times = f"leave it out with features=[...], or, of times, by split_by=time:{column.name}"
+    way_out = "take another label" if label else times
     if inferred in NUMBERS:
         return "category" if category else "number"
-    odd = {type(value).__name__ for value in values} if inferred not in ("string", "boolean") else set()
-    fits = not odd or (category and odd <= {"str", "int", "float"})
-    require(fits, f"{said} values of the type {' and '.join(sorted(odd))}; save one type, or {way_out}")
+    fits = inferred in ("string", "boolean") or (category and inferred.startswith("mixed"))
+    require(fits, f"{said} values of the kind {inferred}; make numbers or words of them, or {way_out}")
     if inferred == "string" and not category:
         way_out = f"{'say task=classification' if label else 'name it in categorical=[...]'}, or {way_out}"
-        distinct = values.unique().tolist()
-        for form, what in ((DECIMAL_COMMA, "numbers with a decimal comma"), (DATE, "dates")):
-            alike = all(form.fullmatch(word) for word in distinct)
-            require(not alike, f"{said} {what}, such as {distinct[0]}; make numbers of them, or {way_out}")
-        known = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
-        mixed = f"{said} numbers and other words, such as {distinct[int(known.argmin())]!r}"
-        require(bool(known.all()) or not known.any(), f"{mixed}; correct it, or {way_out}")
+        distinct = column.unique().tolist()
+        number = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").notna().to_numpy()
+        alike = any(all(form.fullmatch(word) for word in distinct) for form in (DATE, DECIMAL_COMMA))
+        mixed = bool(number.any() and not number.all())
+        for odd, what in ((alike, "dates or decimal commas"), (mixed, "numbers and other words")):
+            example = distinct[int(number.argmin())]
+            require(not odd, f"{said} {what}, such as {example!r}; make numbers of them, or {way_out}")
     return "category"
 
 
 def numbers(column: pd.Series) -> np.ndarray:
-    """The values as float64 [n], NaN where they are missing; UserError if one is no number that float64 has."""
+    """The values as float64 [n], NaN where they are missing; UserError if one is no number."""
     there = column.dropna()
     inferred = pd.api.types.infer_dtype(there, skipna=False)
     if inferred not in (*NUMBERS, "boolean", "empty"):
         odd = next(v for v in there.astype(object) if not isinstance(v, (int, float, np.number)))
         raise UserError(f"column {column.name!r}: expected numbers, got {odd!r}")
-    inexact = inferred == "integer" and there.abs().max() > EXACT
-    require(
-        not inexact, f"column {column.name!r}: whole numbers beyond 2^53, of which neighbours would become one value"
-    )
     return column.to_numpy(np.float64, na_value=np.nan)
 
 

@@ -12,15 +12,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 
 from fedem_lightning.data.arrays import as_array, checked_names, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import reading
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
 from fedem_lightning.data.own_splits import warn_of_random_split
-from fedem_lightning.data.table_features import EXACT, Fill, TableFeatures, check_values, kind_of, numbers, words
+from fedem_lightning.data.table_features import Fill, TableFeatures, check_values, kind_of, numbers, words
 from fedem_lightning.data.tasks import TaskName
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.errors import meant, require
@@ -107,11 +105,10 @@ def _features(frame: pd.DataFrame, roles: dict[str, str], given: Any) -> list[st
     else:
         names = [name for name in frame.columns if name not in roles.values()]
         for name in names if "split" not in roles else ():
-            called_so = "split" in name.lower()
-            found = set(frame[name].dropna().map(str)) if called_so or frame[name].dtype == "str" else set()
-            odd = (len(found) > 1 and found <= set(SPLITS)) or (called_so and len(found) <= 5)
+            odd = "split" in name.lower() and frame[name].nunique() <= 5
+            odd = odd or (frame[name].dtype == "str" and set(frame[name].dropna()) in ({*SPLITS}, {"train", "test"}))
             way_out = f"split={name} splits by it; features=[...] names what to learn from in its place"
-            require(not odd, f"column {name!r} looks like a split ({', '.join(sorted(found))}): {way_out}")
+            require(not odd, f"column {name!r} looks like a split: {way_out}")
     require(len(names) > 0, f"features: no column is left beside {', '.join(roles)}")
     return names
 
@@ -137,8 +134,7 @@ def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, Tas
     notes: dict[str, Any] = {}
     if task is None:
         task = "classification" if kind == "category" or (whole and n <= FEW_VALUES) else "regression"
-        what = "words" if not numeric else "whole numbers" if whole else "numbers"
-        notes["task"] = f"{task}, because {column.name} has {n} different {what}"
+        notes["task"] = f"{task}, because {column.name} has {n} different {'numbers' if numeric else 'words'}"
         if task == "regression":
             return values, task, notes
         odd = f"label: column {column.name!r} has {n} different words in {len(column)} rows, such as {column.iloc[0]!r}"
@@ -156,8 +152,7 @@ def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, Tas
 
 def strings_or_whole(column: pd.Series) -> np.ndarray:
     """A table's column of strings or whole numbers as an array [n]; 1.0 is 1. UserError for anything else."""
-    whole = pd.api.types.is_float_dtype(column.dtype) and (column == np.trunc(column)) & (column.abs() < EXACT)
-    if np.all(whole):
+    if pd.api.types.is_float_dtype(column.dtype) and (column == np.trunc(column)).all():
         return column.to_numpy().astype(np.int64)
     return as_array(f"column {column.name!r}", np.asarray(column))
 
@@ -166,12 +161,17 @@ def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
     """The table, with the types that its values or the file say; UTF-8, and the first line has the columns' names.
 
     In .csv and .tsv an empty field, NA, NaN, null and None are missing values, and columns `ids` of clients are read as
-    text: 01 and 1 are two clients. They are whole numbers only if all are written as such, or all end in .0.
+    text, unless all are whole numbers: 01 and 1 are two clients.
     """
     suffix = path.suffix.lower()
     require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
     with reading(path, suffix if suffix == ".parquet" else f"{suffix} in UTF-8"):
-        frame = _read_parquet(path) if suffix == ".parquet" else _read_text(path, SEPARATORS[suffix], ids)
+        if suffix == ".parquet":
+            frame = pd.read_parquet(path)
+            frame = frame if frame.index.names == [None] else frame.reset_index()
+            _check_names(path, [str(name) for name in frame.columns])
+        else:
+            frame = _read_text(path, SEPARATORS[suffix], ids)
     require(len(frame) > 0, f"path: {path} has no rows")
     return frame
 
@@ -192,26 +192,11 @@ def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
 
 
 def _whole_if_written_so(column: pd.Series) -> pd.Series:
-    """Texts as whole numbers if all are written so; else as they are, but not other numbers, such as 1.5 and 1.50."""
-    distinct = column.unique().tolist()
-    for form in (WHOLE, rf"{WHOLE}\.0"):
-        if all(isinstance(text, str) and re.fullmatch(form, text) for text in distinct):
+    """Texts as whole numbers if all are written so, or all with .0 at their end; else as they are."""
+    for form in (WHOLE, WHOLE + re.escape(".0")):
+        if column.str.fullmatch(form).eq(True).all():
             return column.str.removesuffix(".0").astype(np.int64)
-    numeric = np.isfinite(pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce").astype(float)).all()
-    wrong = next((text for text in distinct if not text.isdigit()), None) if numeric else None
-    require(wrong is None, f"client: expected whole numbers or strings, got {wrong} in column {column.name!r}")
     return column
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    file = pa.parquet.ParquetFile(path)
-    unnamed = re.compile(r"__index_level_\d+__")  # an index, as pandas writes it
-    names = [name for name in file.schema_arrow.names if not unnamed.fullmatch(name)]
-    _check_names(path, names)
-    frame = file.read(columns=names).to_pandas(ignore_metadata=True)  # else a named index would be no column
-    said = (file.schema_arrow.pandas_metadata or {}).get("columns", [])
-    categories = {column["field_name"] for column in said if column["pandas_type"] == "categorical"} & set(names)
-    return frame.astype(dict.fromkeys(categories, "category")) if categories else frame  # slow for many columns
 
 
 def _check_names(path: Path, names: list[str]) -> None:
