@@ -119,11 +119,10 @@ class Sequence(nn.Module):
         return input_ids.unsqueeze(-1).float(), None
 
 
-@pytest.mark.parametrize(("pooling", "expected"), [("mean", [2.0, 4.0]), ("first", [1.0, 4.0])])
-def test_pooling(pooling: Any, expected: list[float]) -> None:
-    network = Pretrained(Sequence(), 2, 1, pooling=pooling)
+def test_features_of_a_sequence_are_means_over_what_the_mask_counts() -> None:
+    network = Pretrained(Sequence(), 2, 1)
     ids, mask = torch.tensor([[1, 3, 9], [4, 9, 9]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
-    assert network.features(input_ids=ids, attention_mask=mask).flatten().tolist() == expected
+    assert network.features(input_ids=ids, attention_mask=mask).flatten().tolist() == [2.0, 4.0]
 
 
 # --- data of features -------------------------------------------------------------------------------------------------
@@ -148,25 +147,26 @@ def images(**options: Any) -> FederatedDataModule:
 
 
 class Tokens(nn.Module):
-    """Features [B, 8, 8] of an image: its rows."""
+    """Features [B, 8, 8] of an image: its rows; or the first of them, [B, 8]."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: bool = False) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
+        self.scale, self.first = nn.Parameter(torch.ones(())), first
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x.squeeze(1)
+        rows = self.scale * x.squeeze(1)
+        return rows[:, 0] if self.first else rows
 
 
-def test_bodies_with_equal_tensors_and_another_pooling_are_two() -> None:
+def test_bodies_with_equal_tensors_and_other_features_are_two() -> None:
     """A cache by the body's tensors gave the second network the features of the first."""
     data, found = images(), {}
-    for pooling in ("mean", "first"):
+    for first in (False, True):
         torch.manual_seed(0)
-        network: Any = Pretrained(Tokens(), 2, 8, pooling=pooling)
-        found[pooling] = losses(run(FedAvg, data=embedded(data, network), network=network))
-        np.testing.assert_allclose(found[pooling], losses(run(FedAvg, data=data, network=network)), rtol=1e-5)
-    assert not np.allclose(found["mean"], found["first"], rtol=1e-3)
+        network: Any = Pretrained(Tokens(first), 2, 8)
+        found[first] = losses(run(FedAvg, data=embedded(data, network), network=network))
+        np.testing.assert_allclose(found[first], losses(run(FedAvg, data=data, network=network)), rtol=1e-5)
+    assert not np.allclose(found[False], found[True], rtol=1e-3)
     with pytest.raises(UserError, match="the data have the features of a frozen body, and this network has another"):
         run(FedAvg, data=embedded(data, Pretrained(Tokens(), 2, 8)), network=network)
 

@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[Any, str]] = {
     ),
     "hidden as number": (lambda: fed.MLP((3,), 2, hidden=8), "MLP.hidden: expected "),
     "backbone without parameters": (lambda: FedAvg(nn.Identity(), T), "backbone: no parameter"),
-    "lazy backbone": (lambda: FedAvg(nn.LazyLinear(2), T), "backbone: LazyLinear has no shape yet"),
+    "lazy backbone": (lambda: FedAvg(nn.LazyLinear(2), T), "in Python whose shapes are known, got a LazyLinear"),
     "backbone of other features": (lambda: fit(network(2, 5)), "backbone: it does not take samples of shape (3,)"),
     "server optimiser by class": (lambda: FedAvg(network(), T, server_optimizer=torch.optim.SGD), "server_optimizer"),
     "fewer clients": (lambda: fit(network(), make_data(sizes=(12, 12), n_classes=2, n_features=3)), "n_clients: the"),

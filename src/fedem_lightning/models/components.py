@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -79,12 +80,11 @@ def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Mod
 
 def _check_network(network: nn.Module) -> None:
     """Raises UserError for networks that do not take other parameters in place of their own."""
+    wrappers: Any = torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel
     for layer in network.modules():
-        kind = type(layer).__name__
-        plain = not isinstance(layer, torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel)
-        require(plain, f"backbone: expected the network alone, in Python, got it in a {kind}")
-        lazy = any(is_lazy(parameter) for parameter in layer.parameters(recurse=False))
-        require(not lazy, f"backbone: {kind} has no shape yet; run a sample through it beforehand")
+        plain = not isinstance(layer, wrappers) and not any(map(is_lazy, layer.parameters(recurse=False)))
+        said = f"expected a network in Python whose shapes are known, got a {type(layer).__name__}"
+        require(plain, f"backbone: {said}")
 
 
 def copied(network: nn.Module) -> nn.Module:

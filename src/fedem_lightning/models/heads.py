@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonpath
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class WithFeatures(Around):
     def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
         super().__init__()
         self.network = backbone
-        self.head, _ = find_head(backbone, head)  # the name of the head's first module
+        self.head, _ = find_head(backbone, head)  # the head's name
 
     def outputs_and_features(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
@@ -51,23 +51,15 @@ def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -
 
 
 def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.Module]:
-    """The head of `split_body_head` as modules: the name of the first one, and all of it as one module.
+    """The head of `split_body_head` as one module, and its name.
 
-    UserError: the head is neither one module nor the end of an `nn.Sequential`, or what `split_body_head` refuses.
+    UserError: the head is not one module, or what `split_body_head` refuses.
     """
     body, head = split_body_head(network, pattern)
-    owners = [name.split(".")[:-1] for name in head]
-    name = ".".join(path[0] for path in takewhile(lambda path: len(set(path)) == 1, zip(*owners, strict=False)))
-    module = network.get_submodule(name)
-    parts = [name]
-    if type(module) is nn.Sequential:
-        children = [f"{name}.{child}".lstrip(".") for child in module._modules]
-        start = next(i for i, child in enumerate(children) if any(within(n, [child]) for n in head))
-        parts, module = children[start:], module[start:]
-    whole = bool(parts[0]) and not any(within(n, parts) for n in body)
-    listed = ", ".join(head)
-    require(whole, f"head: {listed} are neither one module nor the last ones of a Sequential, as needed here")
-    return parts[0], module
+    name = commonpath(name.rpartition(".")[0].replace(".", "/") for name in head).replace("/", ".")
+    whole = bool(name) and not any(within(n, [name]) for n in body)
+    require(whole, f"head: {', '.join(head)} are not one module, as needed here")
+    return name, network.get_submodule(name)
 
 
 def by_learner(tensor: Tensor, n_axes: int) -> Tensor:

@@ -42,7 +42,7 @@ GONE: dict[str, Any] = {
     **{"perturbation": 0.1, "component_weights": "samples", "capacity": 1.0, "selection": "val", "part": "all"},
     **{"linkage": "complete", "exploration_decay": 0.05, "initial_epochs": 1, "prediction": "prototype"},
     **{"router_rate": 1.0, "precondition": True, "sampling": "by_size", "loss": "logistic", "work": 0.5},
-    **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal"},  # of FedGMM
+    **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal", "pooling": "mean"},
     **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
 }
 """Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedem_lightning.aggregate import Models
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.randomness import Purpose, fold
-from fedem_lightning.data.splits import Split
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.evaluate.adapt.base import GRID, Adaptation, Best, Grid, selection_losses
 from fedem_lightning.local.optimizers import AnyClientOptimizer
@@ -175,16 +174,6 @@ class Dapper(Adaptation):
         index, groups = torch.zeros_like(owner), held[block.clients]
         for group in groups.unique():
             members, mine = trained[held[trained] == group], groups[owner] == group
-            index[mine] = _nth_samples(federation.splits["train"], members if len(members) else trained, draws[mine])
+            drawn_from = federation.splits["train"].positions(members if len(members) else trained)[0]
+            index[mine] = drawn_from[draws[mine] % len(drawn_from)]
         return Block(federation, block.clients, index, owner)
-
-
-def _nth_samples(split: Split, clients: Tensor, draws: Tensor) -> Tensor:
-    """Positions of the clients' samples number `draws` (modulo the number of samples), int64."""
-    ends = split.counts(clients).cumsum(0)  # [C]
-    number = draws % ends[-1]
-    which = torch.searchsorted(ends, number, right=True)
-    drawn, where = which.unique(return_inverse=True)  # only these clients' samples are looked up
-    index, counts = split.positions(clients[drawn])[0], split.counts(clients[drawn])
-    first = counts.cumsum(0) - counts
-    return index[first[where] + number - (ends[drawn] - counts)[where]]

@@ -106,32 +106,30 @@ def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[
 
 
 @recorded
-def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
+def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
     Args:
         n_outputs: number of outputs of the replaced last layer.
         pretrained: start from ImageNet's weights (downloaded by torchvision). If a function makes FedEM's components,
             they then differ at the start in their last layer only.
-        frozen_body: only the last layer trains, and it alone is sent.
 
     """
-    network = _of_torchvision("mobilenet_v2", pretrained, frozen_body)
+    network = _of_torchvision("mobilenet_v2", pretrained)
     network.classifier[-1] = nn.Linear(network.last_channel, n_outputs)
     return network
 
 
 @recorded
-def ResNet18(n_outputs: PositiveInt, pretrained: bool = False, frozen_body: bool = False) -> nn.Module:
+def ResNet18(n_outputs: PositiveInt, pretrained: bool = False) -> nn.Module:
     """ResNet-18 (He et al. 2016) for colour images; the arguments are those of `MobileNetV2`."""
-    network = _of_torchvision("resnet18", pretrained, frozen_body)
+    network = _of_torchvision("resnet18", pretrained)
     network.fc = nn.Linear(network.fc.in_features, n_outputs)
     return network
 
 
-def _of_torchvision(name: str, pretrained: bool, frozen: bool) -> Any:
+def _of_torchvision(name: str, pretrained: bool) -> Any:
     try:
-        network = torchvision.models.get_model(name, weights="IMAGENET1K_V1" if pretrained else None)
+        return torchvision.models.get_model(name, weights="IMAGENET1K_V1" if pretrained else None)
     except OSError as error:  # URLError is one
         raise UserError(f"pretrained: cannot download the weights of {name} ({error})") from error
-    return network.requires_grad_(not frozen)

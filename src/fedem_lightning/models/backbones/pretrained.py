@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedem_lightning.models.backbones.layers import is_frozen_norm
 from fedem_lightning.settings.errors import UserError, imported, one_line, require
-from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt
+from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.settings.recipes import Recorded, import_path, recorded, remember
 
 
@@ -27,18 +27,13 @@ class LoRA(Recorded):
         alpha: sets the scale.
         targets: the layers: endings of their names, or a regular expression for whole names; None: all linear and
             convolution layers of the body.
-        dropout: probability with which an input of A is zeroed in training.
 
     """
 
     def __init__(
-        self,
-        rank: PositiveInt = 8,
-        alpha: Positive = 16.0,
-        targets: Sequence[str] | str | None = None,
-        dropout: BelowOne = 0.0,
+        self, rank: PositiveInt = 8, alpha: Positive = 16.0, targets: Sequence[str] | str | None = None
     ) -> None:
-        self.rank, self.alpha, self.targets, self.dropout = rank, alpha, targets, dropout
+        self.rank, self.alpha, self.targets = rank, alpha, targets
 
     def into(self, body: nn.Module) -> None:
         """Puts adapters beside the layers of a network; everything else in it is frozen."""
@@ -47,9 +42,9 @@ class LoRA(Recorded):
         layers = [name for name, layer in body.named_modules() if name and isinstance(layer, kinds)]
         targets = layers if self.targets is None else self.targets
         chosen = targets if isinstance(targets, str) else list(targets)
-        options = {"r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout}
         try:
-            peft.inject_adapter_in_model(peft.LoraConfig(target_modules=chosen, **options), body)
+            config = peft.LoraConfig(r=self.rank, lora_alpha=self.alpha, target_modules=chosen)
+            peft.inject_adapter_in_model(config, body)
         except ValueError as error:
             some = ", ".join(layers[:4])
             said = f"adapters: targets {chosen!r} do not fit ({one_line(error):.150}); layers are {some}, ..."
@@ -66,13 +61,13 @@ class Pretrained(Recorded, nn.Module):
 
     Args:
         body: a network, or a function that makes one. Its outputs are features [B, d], or [B, L, d] of a sequence,
-            which are pooled, or [B, d, h, w] of an image, of which the mean is taken. Of several outputs the first
-            counts. An encoder of Hugging Face takes dictionaries: `input_ids` and `attention_mask` [n, L].
+            or [B, d, h, w] of an image, of which the mean is taken: of a sequence over the positions that
+            `attention_mask` counts. Of several outputs the first counts. An encoder of Hugging Face takes dictionaries:
+            `input_ids` and `attention_mask` [n, L].
         n_outputs: number of outputs.
         width: d; None: what a network of timm or Hugging Face says.
         trains: "head": the body is frozen; "adapters": it is, and has LoRA adapters; "all": it trains.
         adapters: of trains="adapters": a `LoRA`, or its rank; None: `LoRA()`.
-        pooling: of a sequence: the "mean" over the positions that `attention_mask` counts, or the "first" position.
 
     """
 
@@ -83,7 +78,6 @@ class Pretrained(Recorded, nn.Module):
         width: PositiveInt | None = None,
         trains: Literal["head", "adapters", "all"] = "head",
         adapters: LoRA | PositiveInt | None = None,
-        pooling: Literal["mean", "first"] = "mean",
     ) -> None:
         super().__init__()
         fits = adapters is None or trains == "adapters"
@@ -107,7 +101,7 @@ class Pretrained(Recorded, nn.Module):
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(d or 0, n_outputs)
         if trains == "adapters":
             (adapters if isinstance(adapters, LoRA) else LoRA(adapters or 8)).into(body)
-        self.pooling, self.frozen_body = pooling, trains == "head"
+        self.frozen_body = trains == "head"
         self._drawn = self.head.weight.detach().clone()  # to tell whether the user has changed it
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")  # Lightning's; it is meant so
 
@@ -137,8 +131,6 @@ class Pretrained(Recorded, nn.Module):
             return z.mean(dim=(2, 3))
         if z.ndim != 3:
             return z
-        if self.pooling == "first":
-            return z[:, 0]
         if mask is None:
             return z.mean(dim=1)
         weight = mask.unsqueeze(-1).to(z.dtype)
