@@ -64,7 +64,7 @@ from .run.python_runs import save_run
 from .run.testing import check_algorithm
 from .serving.model_files import load, load_clients
 from .settings.errors import UserError
-from .state.network import Network, ShiftedExponentialNetwork
+from .state.network import ShiftedExponentialNetwork
 
 __version__: str
 from .local.solver import LocalStep, Step, near
@@ -142,7 +142,6 @@ __all__ = [
     "Median",
     "MobileNetV2",
     "MultiKrum",
-    "Network",
     "NoAnswer",
     "NormClipping",
     "NpzDataModule",

@@ -27,7 +27,7 @@ from fedem_lightning.models.personal_models import OwnModels, PersonalModels, Sh
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.settings.errors import require
 from fedem_lightning.state.history import Round, RoundMetrics, Statistics
-from fedem_lightning.state.network import Network, Transmission
+from fedem_lightning.state.network import ShiftedExponentialNetwork, Transmission
 from fedem_lightning.state.per_client import Columns, PerClient, States
 
 
@@ -52,7 +52,7 @@ class Parts(pl.LightningModule):
     compression: Compression | None
     compression_error: ClientStore | None
     faults: Faults | None
-    networks: dict[str, Network]
+    networks: dict[str, ShiftedExponentialNetwork]
     remote: Any = None  # where clients are not simulated here
     cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
     deployed_before = False  # whether clients were not simulated in the process that wrote the checkpoint

@@ -44,20 +44,16 @@ class Counted(Local):
         super().client_update(block, round_)
 
 
-@pytest.mark.parametrize("deadline", [None, 2.0])
 @pytest.mark.parametrize("participation", [1.0, 0.25])
-def test_an_unseen_local_client_trains_as_often_as_a_seen_one(
-    participation: float, deadline: float | None, tmp_path: Path
-) -> None:
+def test_an_unseen_local_client_trains_as_often_as_a_seen_one(participation: float, tmp_path: Path) -> None:
     """Before and after a resume."""
     data = make_data(sizes=(6,) * 10, unseen_fraction=0.2)
-    network = ShiftedExponentialNetwork(rho=1, t_min=1, mu=1, deadline=deadline)
-    options: dict[str, Any] = {"participation": participation, "networks": {"n": network}}
+    options: dict[str, Any] = {"participation": participation}
     trainer = make_trainer(12, callbacks=[RoundCheckpoint(1, keep=99, dirpath=tmp_path)], enable_checkpointing=True)
     straight, resumed = (make_model(Counted, data, **options) for _ in range(2))
     trainer.fit(straight, data)
     mean = len(straight.rounds) / 8  # over the clients that train
-    assert (mean == 12) == (participation == 1 and deadline is None)
+    assert (mean == 12) == (participation == 1)
     second = make_trainer(12)
     second.fit(resumed, data, ckpt_path=tmp_path / "round-000007.ckpt", weights_only=True)
     for model, tester in ((straight, trainer), (resumed, second)):
@@ -92,19 +88,6 @@ def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_a
     assert sent.up_bytes == (3 * cohort + 10 * gradients) * size
     assert sent.down_bytes == (3 * cohort + 10) * size
     assert sent.air_bytes == (3 * cohort + streams + (10 * gradients + 1)) * size
-
-
-def test_a_special_round_waits_for_those_who_would_miss_the_deadline() -> None:
-    data, network = make_data(sizes=(12,) * 10), ShiftedExponentialNetwork(rho=4, t_min=1, mu=1, deadline=1.5)
-    model = train(make_model(UserCentric, data, n_streams=1, networks={"n": network}), data, 1)
-    sent, size = model.statistics, model_bytes(model.components[0])
-    in_time = 10 - sent.stragglers
-    assert 0 < in_time < 10
-    assert sent.down_bytes == (10 + 10) * size
-    assert sent.up_bytes == (in_time + 10) * size
-    slowest = float(network.compute_times(torch.arange(10), torch.ones(10), 0, -1).max())
-    assert slowest > 1.5
-    assert sent.times["n"] == pytest.approx((1.5 + 4 + 1) + (slowest + 4 + 1))
 
 
 WORK: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [

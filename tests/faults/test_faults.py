@@ -125,7 +125,6 @@ def test_clients_that_do_not_answer_count_as_such() -> None:
         cohort = draw_cohort(plain, data.federation, round_)
         silent += int(torch.isin(cohort, faults.faulty(torch.arange(10), 0, round_)).sum())
     assert model.statistics.rejections.by_reason == {"no answer": silent}
-    assert model.statistics.stragglers == 0
     size = model_bytes(model.components[0])
     assert model.statistics.down_bytes == plain.statistics.down_bytes == 4 * 5 * size
     assert model.statistics.up_bytes == (4 * 5 - silent) * size

@@ -123,10 +123,10 @@ class Local(FederatedAlgorithm):
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Trains unseen clients from the common start, in rounds spread over the run and its learning-rate schedule.
 
-        They are as many as those in which a seen client was drawn and met the deadline, on average, rounded.
+        They are as many as those in which a seen client was drawn, on average, rounded.
         """
         n_seen, done = len(data.clients()), self.statistics.rounds
-        taken = round((done * share_of(self.participation, n_seen) - self.statistics.stragglers) / n_seen)
+        taken = round(done * share_of(self.participation, n_seen) / n_seen)
         self.models[clients] = self.received(clients)
         for batch in self.batches(data, clients):
             for i in range(taken):

@@ -74,11 +74,9 @@ class L2SGD(FederatedAlgorithm):
                 self.models[clients] = x | {name: x[name].lerp(mean, self.pull) for name, mean in floats.items()}
             load_models(self.components, means.models)
         # over another cohort, or with noise, the mean is another one, which has to be sent even if J = 0
-        always = (
-            self.aggregation.samples_independently
-            or len(draw_cohort(self, round_.federation, round_.number)) < len(round_.federation.clients())
-            or any(network.deadline is not None for network in self.networks.values())
-        )
+        always = self.aggregation.samples_independently or len(
+            draw_cohort(self, round_.federation, round_.number)
+        ) < len(round_.federation.clients())
         exchanged = int(always or self.local_steps_of(round_.federation, round_.number) > 0)
         self.traffic = Transmission(down=exchanged, up=exchanged)
 

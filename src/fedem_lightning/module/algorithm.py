@@ -36,7 +36,7 @@ from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.settings.recipes import Recorded
 from fedem_lightning.state.history import RoundMetrics, Statistics
-from fedem_lightning.state.network import Network, check_networks
+from fedem_lightning.state.network import ShiftedExponentialNetwork
 from fedem_lightning.state.per_client import PerClient, States
 from fedem_lightning.state.processes import Processes
 
@@ -68,7 +68,7 @@ class FederatedAlgorithm(Recorded, Method):
             "multi_krum", or an `Aggregation`; None: the mean.
         compression: of the updates that clients upload; None: none.
         faults: of clients, injected into the training; None: none.
-        networks: by name; the simulated time of every round is computed in each. One of them may have a deadline.
+        networks: by name; the simulated time of every round is computed in each.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
     """
@@ -91,7 +91,7 @@ class FederatedAlgorithm(Recorded, Method):
         personalize_fraction: Share = 1.0,
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
-        networks: Mapping[str, Network] | None = None,
+        networks: Mapping[str, ShiftedExponentialNetwork] | None = None,
         aggregation: Aggregation | str | None = None,
         compression: Compression | None = None,
         faults: Faults | None = None,
@@ -104,7 +104,7 @@ class FederatedAlgorithm(Recorded, Method):
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
-        self.networks = check_networks(networks)
+        self.networks = dict(networks or {})
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
         self.components = make_components(backbone, n_components, seed)
         self.states, self.statistics, self.round_metrics = States(self), Statistics(), RoundMetrics()

@@ -63,7 +63,7 @@ def check_capabilities(algorithm: Method, federation: Federation) -> None:
 def check_released(algorithm: Method, federation: Federation) -> None:
     """Raises UserError if more leaves clients than the mean of updates, to which alone a private mean adds noise."""
     single = f"aggregation: {type(algorithm.aggregation).__name__} adds noise to the mean of updates alone"
-    for part in (algorithm, algorithm.adaptation, *algorithm.networks.values()):
+    for part in (algorithm, algorithm.adaptation):
         more = f"{single}, but by {type(part).__name__} more may leave clients (private_ok, see docs/privacy.md)"
         require(part is None or part.private_ok, more)
     require(not federation.released, f"{single}, but the data also release {', '.join(federation.released)}")
@@ -74,8 +74,6 @@ def check_everybody_trains(algorithm: Method, federation: Federation) -> None:
     n_seen, needs = len(federation.clients()), f"{type(algorithm).__name__} needs every client in every round"
     share = f"algorithm.participation: {needs}, got {algorithm.participation}"
     require(cohort_size(algorithm.participation, n_seen) >= n_seen, share)
-    limited = any(network.deadline is not None for network in algorithm.networks.values())
-    require(not limited, f"network.deadline: {needs}, expected none")
     require(algorithm.faults is None or algorithm.faults.answers, f"faults: {needs}, but some do not answer")
 
 

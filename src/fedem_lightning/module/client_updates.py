@@ -160,27 +160,26 @@ def _bytes(models: Models) -> int:
 
 
 def count_traffic(
-    algorithm: Method, sent: Transmission, drawn: Tensor, met: Tensor, n_trained: int, work: Tensor, number: int
+    algorithm: Method, sent: Transmission, drawn: Tensor, n_trained: int, work: Tensor, number: int
 ) -> None:
     """Adds a round's bytes, gradients and simulated times to the statistics.
 
-    `drawn` are the clients of the round, int64 [C], `met` those that met the deadline, bool [C], `n_trained` sent an
-    update, `work` are gradients of single samples that each computed, [C]. Rounds are numbered from 0, special ones
-    negative.
+    `drawn` are the clients of the round, int64 [C], `n_trained` of them sent an update, `work` are gradients of single
+    samples that each computed, [C]. Rounds are numbered from 0, special ones negative.
     """
     traffic = _with_frozen(algorithm, drawn, sent.traffic(len(drawn), n_trained, model_bytes(algorithm.components[0])))
-    times = times_of_round(algorithm.networks, drawn, work, met, traffic, algorithm.seed, number)
+    times = times_of_round(algorithm.networks, drawn, work, traffic, algorithm.seed, number)
     algorithm.statistics.count(traffic, times, float(work.sum()))
 
 
 def count_special_round(algorithm: Method, clients: Tensor, work: Tensor, down: float, up: float) -> None:
-    """Counts a special round, in which these clients [C] take part, whatever the cohort and the deadline.
+    """Counts a special round, in which these clients [C] take part, whatever the cohort.
 
     Every client receives the same `down` models, computes `work` single-sample gradients [C], and sends `up` models.
     """
     algorithm.statistics.special_rounds += 1
-    met, number = torch.ones(len(clients), dtype=torch.bool), -algorithm.statistics.special_rounds
-    count_traffic(algorithm, Transmission(down, up), clients, met, len(clients), work, number)
+    number = -algorithm.statistics.special_rounds
+    count_traffic(algorithm, Transmission(down, up), clients, len(clients), work, number)
 
 
 def work_of(parts: Sequence[tuple[Tensor, Tensor]], clients: Tensor) -> Tensor:

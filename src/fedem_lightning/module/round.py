@@ -18,7 +18,7 @@ from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.module.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
 from fedem_lightning.settings.errors import NoUpdateLeft, UserError, require
 from fedem_lightning.state.history import NO_ANSWER, NOT_FINITE, Rejection, Round, RoundMetrics, summarised
-from fedem_lightning.state.network import Transmission, in_time
+from fedem_lightning.state.network import Transmission
 from fedem_lightning.state.processes import Processes
 
 
@@ -29,9 +29,7 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     round_ = statistics.rounds  # a new Trainer counts its epochs from 0, a model its rounds on
     federation, faulty = as_clients_have_it(algorithm, federation, round_)
     drawn = draw_cohort(algorithm, federation, round_)
-    planned = algorithm.local.visits(federation.splits["train"].counts(drawn))
-    met = in_time(algorithm.networks, drawn, planned, algorithm.seed, round_)  # [C]
-    cohort, silent = answering(algorithm, drawn if met.all() else drawn[met.to(drawn.device)], faulty)
+    cohort, silent = answering(algorithm, drawn, faulty)
     algorithm.local.work.clear()
     algorithm.traffic = None
     means, rejections, sent = train_clients(algorithm, federation, cohort, round_, faulty)
@@ -41,8 +39,7 @@ def run_round(algorithm: Method, federation: Federation) -> dict[str, float]:
     work = work_of(algorithm.local.work, drawn)
     work = work.to(drawn.device) if processes.size > 1 else work
     processes.sum([work])
-    count_traffic(algorithm, algorithm.traffic or sent, drawn, met, len(cohort), work, round_)
-    statistics.stragglers += len(drawn) - int(met.sum())
+    count_traffic(algorithm, algorithm.traffic or sent, drawn, len(cohort), work, round_)
     statistics.rejections.add(round_ + 1, silent + rejections)
     statistics.round_seconds.append(time.perf_counter() - start)
     statistics.tick()

@@ -58,7 +58,6 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "time": dict(statistics.times),
         },
         "gradients": statistics.gradients,
-        "stragglers": statistics.stragglers,
         "rejected_updates": statistics.rejections.total,
         **_faults(algorithm, federation),
         **algorithm.aggregation.report(sampling_of(algorithm, len(federation.clients()), statistics.rounds)),

@@ -75,9 +75,7 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     yield f"training {seconds['training']:.1f} s ({per_round}, engine {engine}), total {seconds['total']:.1f} s"
     yield f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down"
     if times := [f"{time:.4g} ({name})" for name, time in sent.get("time", {}).items()]:
-        late = results.get("stragglers", 0)
-        missed = f"; {late} times a client missed the deadline" if late else ""
-        yield f"simulated time: {', '.join(times)}{missed}"
+        yield f"simulated time: {', '.join(times)}"
     if results.get("rejected_updates"):
         yield _rejected_line(results["rejected_updates"], (results.get("faults") or {}).get("clients", []))
     if results.get("privacy"):

@@ -69,7 +69,6 @@ class Statistics:
     air_bytes: int = 0  # transmitted bytes of clients and server: a broadcast counts once
     gradients: float = 0.0  # of single samples, that clients have computed in training
     times: dict[str, float] = field(default_factory=dict)  # simulated time in each network, in its unit
-    stragglers: int = 0  # clients left out of a round because they missed its deadline
     rejections: Rejections = field(default_factory=Rejections)  # client updates that were left out
     special_rounds: int = 0  # see `count_special_round`
     planned_rounds: int = 0  # rounds of the whole run; the learning-rate schedule needs it
@@ -90,7 +89,8 @@ class Statistics:
     def count_on(self, saved: dict[str, Any]) -> None:
         """Takes the statistics of a checkpoint; the time at which this process began the run stays."""
         kept = {name: value for name, value in saved.get("rejections", {}).items() if name != "log"}  # of older ones
-        vars(self).update(vars(Statistics(**saved | {"rejections": Rejections(**kept)})), begun=self.begun)
+        known = {name: value for name, value in saved.items() if name != "stragglers"}  # of older ones, too
+        vars(self).update(vars(Statistics(**known | {"rejections": Rejections(**kept)})), begun=self.begun)
 
     def plan(self, rounds: int) -> None:
         """Sets the number of rounds of the run, and starts the clock."""
@@ -118,7 +118,6 @@ class Statistics:
             "up_megabytes": self.up_bytes / 1e6,
             "down_megabytes": self.down_bytes / 1e6,
             "air_megabytes": self.air_bytes / 1e6,
-            "stragglers": self.stragglers,
             "rejected_updates": self.rejections.total,
             **{f"time_{name}": time for name, time in self.times.items()},
         }
