@@ -86,11 +86,6 @@ NPZ: dict[str, tuple[Make, str]] = {
     "NUL": (npz(names=["b", "a\0b"]), r"names: number 1, 'a\\x00b', has a character that no file can hold"),
     "split of 3": (npz(split=np.arange(N) % 4), "split: expected 0 train, 1 val, 2 test, got 3 at sample 3"),
     "split of other words": (npz(split=np.full(N, "dev")), "split: expected the words train, val, test, got dev"),
-    "another name": (
-        npz(x_test=GOOD["y"]),
-        "path: .*a.npz: x_test is not read, but looks like x; rename it, or leave it out; all samples belong into",
-    ),
-    "a capital": (npz(Split=GOOD["y"]), "path: .*a.npz: Split is not read, but looks like split; rename it"),
     "a sample of nobody's": (npz(client=np.resize(["a", "", "b"], N)), "client: sample 1 has an empty name"),
     "nobody trains": (npz(split=np.full(N, 2)), "client 0, 1 has no training sample"),
 }

@@ -26,6 +26,7 @@ from fedem_lightning.data.tasks import Classification
 from fedem_lightning.data.text import split_in_order, window_starts
 from fedem_lightning.local.engine.base import Engine
 from helpers.federations import split_of, stored, train
+from helpers.folders import save_text
 
 RNG = np.random.default_rng(0)
 N = 300
@@ -176,20 +177,18 @@ SPOKEN = {
 
 @pytest.fixture
 def play(tmp_path: Path) -> Path:
-    lines = [f"{role}. {text}" for role, text in SPOKEN.items()]
-    (tmp_path / "hamlet.txt").write_text("\n".join(lines))
-    return tmp_path
+    return save_text(tmp_path / "text.npz", SPOKEN)
 
 
 def test_windows_are_views_on_the_text(play: Path) -> None:
     data = TextDataModule(play, window=10)
     federation, symbols = data.federation, data.federation.notes["vocabulary"]
-    assert federation.names == ("hamlet/HAMLET", "hamlet/GHOST")
+    assert federation.names == ("HAMLET", "GHOST")
     assert federation.notes["left_out_clients"] == 1
     assert isinstance(federation.samples, Windows)
     assert federation.samples.codes.dtype == torch.uint8
-    assert symbols == "".join(sorted(set("".join(text.strip() for text in SPOKEN.values()))))
-    text = SPOKEN["HAMLET"].strip()
+    assert symbols == "".join(sorted(set("".join(SPOKEN.values()))))
+    text = SPOKEN["HAMLET"]
     parts = {"train": text[: int(0.6 * len(text))], "test": text[int(0.8 * len(text)) :]}
     for split, part in parts.items():
         block = federation.block(torch.tensor([0]), split)

@@ -18,6 +18,7 @@ from fedem_lightning import (
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import PIECE, Arrays, hash_of
 from helpers.federations import make_data, make_model, make_trainer, stored, train
+from helpers.folders import save_text
 
 ARRAYS: dict[str, Any] = {
     "x": np.arange(24.0).reshape(6, 4),
@@ -57,12 +58,10 @@ def test_a_digest_is_the_hash_of_the_bytes_in_any_memory_order() -> None:
 
 
 def test_text_and_the_length_of_its_windows_enter(tmp_path: Path) -> None:
-    (tmp_path / "play.txt").write_text("HAMLET. " + "To be. Or not. " * 20)
     digests = set()
-    for window in (5, 6):
-        digests.add(TextDataModule(tmp_path, window=window).federation.digest())
-    (tmp_path / "play.txt").write_text("HAMLET. " + "To be. Or bot. " * 20)
-    digests.add(TextDataModule(tmp_path, window=5).federation.digest())
+    for word, window in (("not", 5), ("not", 6), ("bot", 5)):
+        text = save_text(tmp_path / "text.npz", {"HAMLET": f"To be. Or {word}. " * 20})
+        digests.add(TextDataModule(text, window=window).federation.digest())
     assert len(digests) == 3
 
 

@@ -2,9 +2,7 @@
 
 import functools
 import io
-import json
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,19 +27,6 @@ from helpers.commands import composed
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(256, size=(12, 28, 28)).astype(np.uint8)
 LABELS = np.arange(12) % 4
-
-
-def leaf(folder: Path) -> Path:
-    """LEAF's FEMNIST: a train and a test folder, two writers."""
-    for part, rows in (("train", range(8)), ("test", range(8, 12))):
-        data: dict[str, Any] = {"f1": {"x": [], "y": []}, "f2": {"x": [], "y": []}}
-        for i in rows:
-            data[f"f{i % 2 + 1}"]["x"].append((PIXELS[i].flatten() / 255).tolist())
-            data[f"f{i % 2 + 1}"]["y"].append(int(LABELS[i]))
-        (folder / part).mkdir(parents=True)
-        content = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
-        (folder / part / "all_data_0.json").write_text(json.dumps(content))
-    return folder
 
 
 def png(image: np.ndarray) -> bytes:
@@ -97,17 +82,14 @@ def cifar(root: Path, coarse: bool) -> tuple[Path, np.ndarray]:
     return root, colours
 
 
-@pytest.mark.parametrize("form", [leaf, parquet])
-def test_femnist_by_writer(form: Callable[[Path], Path], tmp_path: Path) -> None:
-    arrays = read_arrays("femnist", form(tmp_path / "femnist"))
+def test_femnist_by_writer(tmp_path: Path) -> None:
+    arrays = read_arrays("femnist", parquet(tmp_path / "femnist"))
     assert arrays["x"].dtype == np.uint8
     assert arrays["names"].tolist() == ["f1", "f2"]
     for writer in (0, 1):
         mine = arrays["client"] == writer
-        order = np.argsort(arrays["x"][mine][:, 0, 0])  # of two files, the order is nobody's business
-        expected = np.argsort(PIXELS[writer::2, 0, 0])
-        assert np.array_equal(arrays["x"][mine][order], PIXELS[writer::2][expected])
-        assert np.array_equal(arrays["y"][mine][order], LABELS[writer::2][expected])
+        assert np.array_equal(arrays["x"][mine], PIXELS[writer::2])
+        assert np.array_equal(arrays["y"][mine], LABELS[writer::2])
 
 
 @pytest.mark.parametrize(("name", "form"), [("emnist", emnist), ("mnist", mnist)])
@@ -138,39 +120,19 @@ def windows(text: str, length: int = 80) -> tuple[list[str], list[str]]:
     return [text[i : i + length] for i in starts], [text[i + length] for i in starts]
 
 
-def test_leafs_windows_are_put_together_again(tmp_path: Path) -> None:
-    x, y = windows(TEXT)
-    hamlet = {"x": x[:50] + x[90:], "y": y[:50] + y[90:]}  # a gap: two pieces
-    content = {"user_data": {"HAMLET": hamlet, "GHOST": {"x": x[:3], "y": y[:3]}, "NOBODY": {"x": [], "y": []}}}
-    (tmp_path / "all_data.json").write_text(json.dumps(content))
-    arrays = read_arrays("shakespeare", tmp_path)
-    assert arrays["names"].tolist() == ["HAMLET", "GHOST"]
-    pieces = [arrays["text"][arrays["piece"] == p].tobytes().decode() for p in range(3)]
-    assert pieces == [TEXT[:130], TEXT[90:], TEXT[:83]]
-
-
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_the_hubs_windows_are_put_together_again(ending: str, tmp_path: Path) -> None:
     text = TEXT.replace(" that", "\nthat").replace("question", "NA null")  # no missing values
     x, y = windows(text)
+    x, y, n = x[:50] + x[90:] + x[:3], y[:50] + y[90:] + y[:3], len(x) - 40  # a gap: two pieces
     write: Any = pa.csv.write_csv if ending == "csv" else pa.parquet.write_table
-    write(pa.table({"character_id": ["HAMLET"] * len(x), "x": x, "y": y}), tmp_path / f"shakespeare.{ending}")
-    assert read_arrays("shakespeare", tmp_path)["text"].tobytes().decode() == text
-
-
-def test_plays_in_plain_text(tmp_path: Path) -> None:
-    (tmp_path / "hamlet.txt").write_text(
-        "A tragedy\n\nHAMLET. To be, [aside] or not.\nThat is it.\n\nGHOST.\nSwear.\n\nHAMLET.\nRest.\n"
+    write(
+        pa.table({"character_id": ["HAMLET"] * n + ["GHOST"] * 3, "x": x, "y": y}), tmp_path / f"shakespeare.{ending}"
     )
-    (tmp_path / "other.txt").write_text("First Citizen:\nBefore we proceed: hear.\nAll: Speak.\n")
     arrays = read_arrays("shakespeare", tmp_path)
-    names = enumerate(arrays["names"].tolist())
-    assert {name: arrays["text"][arrays["client"] == t].tobytes().decode() for t, name in names} == {
-        "hamlet/HAMLET": "To be,  or not.\nThat is it.\nRest.",
-        "hamlet/GHOST": "Swear.",
-        "other/First Citizen": "Before we proceed: hear.",
-        "other/All": "Speak.",
-    }
+    assert arrays["names"].tolist() == ["HAMLET", "GHOST"]
+    pieces = [arrays["text"][arrays["piece"] == p].tobytes().decode() for p in range(3)]
+    assert pieces == [text[:130], text[90:], text[:83]]
 
 
 def test_path_then_copy_then_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +150,7 @@ def test_path_then_copy_then_download(tmp_path: Path, monkeypatch: pytest.Monkey
     again, _ = load_arrays("femnist", None, kept)
     assert len(asked) == 1  # the copy is used
     assert np.array_equal(again["x"], downloaded["x"])
-    _, origin = load_arrays("femnist", leaf(tmp_path / "mine"), kept)
+    _, origin = load_arrays("femnist", parquet(tmp_path / "mine"), kept)
     assert origin == str(tmp_path / "mine")  # the given path comes first
     assert load_arrays("emnist", None, emnist(tmp_path / "torchvision"))[1] == str(tmp_path / "torchvision")
 
@@ -227,36 +189,16 @@ def text_npz(path: Path, **arrays: Any) -> Path:
     return savez(path, x=None, y=None, **text)
 
 
-def folder_of(path: Path, name: str, content: bytes) -> Path:
-    path.mkdir()
-    (path / name).write_bytes(content)
-    return path
-
-
 def half_of(folder: Path, file: str) -> Path:
     truncated(folder / file)
     return folder
 
 
-def leaf_with(path: Path, user: Any, name: str = "f1") -> Path:
-    return folder_of(path, "a.json", json.dumps({"user_data": {name: user}}).encode())
-
-
-def leaf_twice(path: Path) -> Path:
-    leaf(path)
-    shutil.copytree(path / "train", path / "all_data")
-    return path
-
-
-ONE = {"x": [[0.5] * 784], "y": [1]}
 BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     "no such file": ("femnist", lambda p: p / "none.npz", "no file or folder"),
     "float images": ("femnist", lambda p: savez(p / "a.npz", x=PIXELS / 255), "expected uint8 images"),
     "label out of range": ("femnist", lambda p: savez(p / "a.npz", y=LABELS + 60), "outside the 62 classes"),
     "empty folder": ("femnist", lambda p: p, "nothing that femnist is read from"),
-    "all_data and train": ("femnist", lambda p: leaf_twice(p / "a"), "the same samples twice"),
-    "json of something else": ("femnist", lambda p: folder_of(p / "a", "a.json", b"[1, 2]"), "as LEAF's JSON"),
-    "leaf labels": ("femnist", lambda p: leaf_with(p / "a", ONE | {"y": [1, 2]}), "as images of user f1"),
     "parquet columns": (
         "femnist",
         lambda p: parquet(p / "a", character=[]),
@@ -270,7 +212,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], Path], str]] = {
     ),
     "other cifar": ("cifar10", lambda p: cifar(p / "a", coarse=False)[0], "torchvision cannot read cifar10"),
     "floats as text": ("shakespeare", lambda p: text_npz(p / "a.npz", text=np.zeros(12)), "expected uint8 characters"),
-    "no speech": ("shakespeare", lambda p: folder_of(p / "a", "a.txt", b"nothing is said\n"), "no speeches"),
 }
 
 

@@ -18,6 +18,7 @@ from fedem_lightning import (
 )
 from fedem_lightning.data.splits import SPLITS, HoldOut
 from helpers.federations import make_data
+from helpers.folders import save_text
 
 NAMES = ("hospital_1", "hospital_2", "clinic", "true")
 
@@ -51,8 +52,7 @@ def test_wrong_names_are_one_line(unseen: Any, fraction: float, message: str) ->
 
 def text(folder: Path, **options: Any) -> FederatedDataModule:
     spoken = {"HAMLET": "To be. Or not to be? " * 9, "GHOST": "Swear. By his sword. " * 7}
-    (folder / "play.txt").write_text("\n".join(f"{role}. {lines}" for role, lines in spoken.items()))
-    return TextDataModule(folder, window=6, **options)
+    return TextDataModule(save_text(folder / "text.npz", spoken), window=6, **options)
 
 
 def npz(folder: Path, **options: Any) -> FederatedDataModule:
@@ -62,7 +62,7 @@ def npz(folder: Path, **options: Any) -> FederatedDataModule:
 
 
 SETS = {
-    "text": (text, "play/GHOST"),
+    "text": (text, "GHOST"),
     "npz": (npz, "b"),
     "arrays": (lambda folder, **options: make_data(**options), "2"),
     "density": (lambda folder, **options: DensityDataModule(n_clients=4, n_symbols=9, **options), "1"),

@@ -19,3 +19,11 @@ def save_images(folder: Path, classes: Mapping[str, Sequence[str]], n: int = 4, 
                 image = np.array(COLOURS[name]) + rng.integers(-30, 30, size=(pixels, pixels, 3))
                 Image.fromarray(image.astype(np.uint8)).save(folder / client / name / f"{i}.png")
     return folder
+
+
+def save_text(file: Path, spoken: Mapping[str, str]) -> Path:
+    """An .npz of a text, by role."""
+    codes = [np.frombuffer(text.encode(), dtype=np.uint8) for text in spoken.values()]
+    client = np.repeat(np.arange(len(codes)), [len(code) for code in codes])
+    np.savez(file, text=np.concatenate(codes), client=client, names=list(spoken))
+    return file

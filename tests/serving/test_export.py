@@ -32,13 +32,16 @@ from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.serving import exporting
 from fedem_lightning.serving.onnx_files import measured, random_inputs
 from helpers.federations import make_trainer
+from helpers.folders import save_text
 from helpers.networks import SmallCNN
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of torch and onnx
 
-PLAY = """HAMLET. To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.
-GHOST. I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!"""
+PLAY = {
+    "HAMLET": "To be, or not to be: that is the question. Whether it is nobler in the mind to suffer.",
+    "GHOST": "I am thy father's spirit, doomed for a certain term to walk the night. List, list, O list!",
+}
 
 
 class Case(NamedTuple):
@@ -57,7 +60,7 @@ CASES = {
     "own": Case(Local, Linear),
     "regression": Case(FedEM, MLP, {"n_components": 2}, {"task": "regression"}),
     "cnn": Case(FedEM, SmallCNN, {"n_components": 2}, {"images": True}),
-    "text": Case(FedEM, CharLSTM, {"n_components": 2}, {"text": True}, "hamlet/GHOST"),
+    "text": Case(FedEM, CharLSTM, {"n_components": 2}, {"text": True}, "GHOST"),
 }
 
 
@@ -65,8 +68,7 @@ def federation(folder: Path, n_classes: int = 3, images: bool = False, text: boo
     """Three clients with odd names; features, small colour images, a play, or real targets."""
     rng, client = np.random.default_rng(0), np.arange(36) % 3
     if text:
-        (folder / "hamlet.txt").write_text(PLAY)
-        return TextDataModule(folder / "hamlet.txt", window=6)
+        return TextDataModule(save_text(folder / "text.npz", PLAY), window=6)
     x = rng.integers(256, size=(36, 8, 8, 3)).astype(np.uint8) if images else rng.normal(size=(36, 4))
     names = np.array(["a", "b/ö", "B?ö"])
     if options.get("task") == "regression":

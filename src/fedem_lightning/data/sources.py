@@ -73,16 +73,10 @@ def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
         return formats.read_npz(path, TEXT if text else IMAGES)
     if mark is not None and (path / mark).is_dir():
         return read_torchvision(name, path)
-    inside = {file.suffix.lower() for file in ([path] if path.is_file() else path.rglob("*"))}
-    if ".json" in inside:
-        return formats.read_leaf_text(path) if text else formats.read_leaf_images(path)
-    if inside & {".parquet", ".csv"}:
-        return formats.read_hub_text(path) if text else formats.read_hub_images(path)
-    if text and ".txt" in inside:
-        return formats.read_plays(path)
-    forms = "an .npz file, LEAF's .json or the hub's .parquet files" + (", .txt plays" if text else "")
-    forms += "" if mark is None else f", a folder that holds {mark}"
-    raise UserError(f"path: {path} is nothing that {name} is read from; expected {forms}")
+    forms = "an .npz file, the hub's .parquet or .csv files" + (f", a folder that holds {mark}" if mark else "")
+    fits = bool(formats.files_in(path, ".parquet", ".csv"))
+    require(fits, f"path: {path} is nothing that {name} is read from; expected {forms}")
+    return formats.read_hub_text(path) if text else formats.read_hub_images(path)
 
 
 def read_torchvision(name: str, root: Path, download: bool = False) -> "dict[str, np.ndarray]":
