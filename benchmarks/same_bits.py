@@ -59,14 +59,13 @@ FEDEM = {  # its options, beside the default
 }
 SHARING = {  # mixtures of which components or clients share parameters
     "fedem shared": ["algorithm=fedem", "algorithm.shared=body"],
-    "ensemble shared": ["algorithm=fedavg_ensemble", "algorithm.shared=body"],
     "fedrc shared": ["algorithm=fedrc", "algorithm.shared=body"],
     "floral mlp": ["algorithm=floral", "algorithm.rank=2"],
     "fedrc mlp": ["algorithm=fedrc"],
 }
 USER_CENTRIC = {
     "cosine": ["algorithm.similarity=cosine", "algorithm.n_streams=2"],
-    "adjusted": ["algorithm.label_adjusted=true", "algorithm.n_streams=auto"],
+    "adjusted": ["algorithm.label_adjusted=true", "algorithm.n_streams=2"],
 }
 NOT_COMPARED = {"seconds", "training_seconds", "peak_memory_bytes", "environment", "time", "date", "reason", "source"}
 NOT_COMPARED |= {"command"}

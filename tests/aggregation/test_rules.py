@@ -136,16 +136,10 @@ def make_alone(rule: Aggregation, models: np.ndarray, received: np.ndarray, memb
     return combined(rule, models[members], received[members], blocks=1, weights=weights).models["weight"]
 
 
-def test_averages_with_weights_of_their_own_repeat_each_client_by_its_weight() -> None:
-    """As user-centric aggregation sends them: a weight for each receiver."""
+def test_the_median_does_not_go_with_weights_for_each_receiver() -> None:
     models, received = updates()
-    w = np.array([[3, 0, 1, 2, 0, 0, 1], [0, 1, 1, 1, 1, 4, 0], COUNTS])
-    given = torch.from_numpy(w.T.astype(float))
-    rows = [np.repeat(models, row, axis=0) for row in w]
-    found = combined(Median(), models, received, weights=given).models["weight"]
-    np.testing.assert_allclose(found, np.concatenate([np.median(row, axis=0) for row in rows]))
-    found = combined(TrimmedMean(0.4), models, received, weights=given).models["weight"][2 * M :]
-    np.testing.assert_allclose(found, np.sort(rows[2], axis=0)[12:18].mean(axis=0))  # of 30 samples 12 at each end
+    with pytest.raises(UserError, match="aggregation: Median counts clients alike, the method has weights for each"):
+        combined(Median(), models, received, weights=torch.ones(N, 3))
 
 
 def test_extras_are_combined_too_and_counters_take_the_largest() -> None:

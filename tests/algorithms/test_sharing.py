@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import Dropout, FedAvgEnsemble, FedEM, Finetune, UserError
+from fedem_lightning import Dropout, FedEM, Finetune, UserError
 from fedem_lightning.aggregate import PrivateMean
 from fedem_lightning.aggregate.compression import TopK
 from fedem_lightning.evaluate.scores import scored_models
@@ -38,25 +38,6 @@ def test_rounds_agree_with_numpy(shared: Any, own: tuple[str, ...], engine: str)
     np.testing.assert_allclose(model.pi.numpy(), expected.pi, rtol=1e-9)
     for m in range(M):
         perceptron.assert_models_agree(perceptron.start_of(model, m), expected.components[m])
-
-
-@pytest.mark.parametrize("state", ["restart", "keep"])
-def test_an_ensemble_that_shares_is_a_warm_up_that_never_ends(state: Any) -> None:
-    """Bit for bit, also with momentum that clients keep; its bytes and its work are those of FedEM."""
-    data = perceptron.Clients().data
-    optimizer = ClientSGD(lr=0.2, momentum=0.9, state=state)
-    model = mixture("body", warmup_rounds=ROUNDS, client_optimizer=optimizer)
-    options: dict[str, Any] = {"participation": 2, "client_optimizer": optimizer, "hidden": True}
-    other = make_model(FedAvgEnsemble, data, n_components=M, shared="body", **options)
-    train(model, data, ROUNDS)
-    train(other, data, ROUNDS)
-    for one, two in zip(model.components, other.components, strict=True):
-        assert torch.equal(parameters(one), parameters(two))
-    first, second = (dict(other.components[m].named_parameters()) for m in (0, 2))
-    assert torch.equal(first[BODY[0]], second[BODY[0]])
-    assert not torch.equal(first[HEAD[0]], second[HEAD[0]])
-    assert model.statistics.up_bytes == other.statistics.up_bytes
-    assert model.statistics.gradients == other.statistics.gradients
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])

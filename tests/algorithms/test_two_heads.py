@@ -125,18 +125,6 @@ def test_an_unseen_client_trains_a_personal_head_from_zero() -> None:
     assert_agree(model.own[torch.tensor([t])]["personal.bias"][0, 0].numpy(), c)
 
 
-def test_the_generic_model_has_a_column() -> None:
-    data = make_data(sizes=(20, 14, 2, 30))  # the third client has no test samples
-    model = train_and_test(make_model(FedRoD, data, **PLAIN), data, 3)
-    net = net_of(model.components[0].state_dict())
-    for t, found in enumerate(model.clients.test_generic_accuracy):
-        block = data.federation.block(torch.tensor([t]), "test")
-        guess = (hidden(net, block.x(torch.float64).numpy()) @ net["v"].T + net["c"]).argmax(axis=1)
-        right = guess == block.y().numpy()
-        assert found == pytest.approx(right.mean()) if len(right) else np.isnan(found)
-    assert (model.clients.test_generic_accuracy != model.clients.test_accuracy).any()
-
-
 # --- FedProto ---------------------------------------------------------------------------------------------------------
 
 

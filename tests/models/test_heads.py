@@ -15,7 +15,6 @@ from fedem_lightning import (
     ClientSGD,
     FedALA,
     FedAvg,
-    FedAvgEnsemble,
     FedBABU,
     FedEM,
     FederatedAlgorithm,
@@ -58,7 +57,6 @@ SHARED: dict[str, Any] = {"shared": "body", "n_components": 2, "initialization":
 CASES: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
     *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA)),
     (FedEM, SHARED),
-    (FedAvgEnsemble, {"shared": "body", "n_components": 2}),
     (FedAvg, {"adaptation": KNN(lambdas=(0.7,))}),
 ]
 

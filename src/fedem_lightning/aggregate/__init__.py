@@ -4,7 +4,6 @@ from fedem_lightning.aggregate.base import (
     Aggregation,
     Collector,
     Means,
-    Models,
     RoundContext,
     Sampling,
     Update,
@@ -15,6 +14,7 @@ from fedem_lightning.aggregate.gathered import Robust
 from fedem_lightning.aggregate.private import PrivateMean
 from fedem_lightning.aggregate.rules import Mean, Median, MultiKrum, NormClipping, TrimmedMean, make_aggregation
 from fedem_lightning.aggregate.weighted_mean import WeightedMean
+from fedem_lightning.models.tensors import Models
 
 __all__ = [
     "Aggregation",

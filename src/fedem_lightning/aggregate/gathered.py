@@ -5,7 +5,9 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregate.base import Aggregation, Collector, Means, Models, RoundContext, Update, all_finite
+from fedem_lightning.aggregate.base import Aggregation, Collector, Means, RoundContext, Update, all_finite
+from fedem_lightning.models.tensors import Models
+from fedem_lightning.settings.errors import require
 from fedem_lightning.state.processes import Processes
 
 
@@ -13,7 +15,7 @@ class Robust(Aggregation):
     """A rule that needs all updates of the cohort at once, as rows. Default: the weighted mean."""
 
     clips = False  # whether updates are shortened (`scales`)
-    weighted = True  # whether clients count by their weights; False: alike, unless each receiver has its own weights
+    weighted = True  # whether clients count by their weights; False: alike
 
     def begin(self, context: RoundContext) -> Collector:
         """Collects the updates as rows."""
@@ -53,6 +55,10 @@ class Gathered(Collector):
     def add(self, update: Update, clients: Tensor | None = None) -> Tensor:
         """Keeps the finite updates of a batch's clients."""
         assert clients is not None
+        alike = (
+            f"aggregation: {type(self.rule).__name__} counts clients alike, the method has weights for each receiver"
+        )
+        require(self.rule.weighted or update.weights.ndim == 1, f"{alike}; use norm_clipping or multi_krum")
         self.like = self.like or update.form()
         finite = all_finite(update.models | update.extras)  # [C]
         kept = update.of(finite)
@@ -107,13 +113,12 @@ class Gathered(Collector):
         n_models, n_groups = _n_models(self._models), self._weights.shape[1]
         models = {name: rows.new_zeros(n_groups, *rows.shape[1:]) for name, rows in self._models.items()}
         extras = {name: rows.new_zeros(n_groups, *rows.shape[1:]) for name, rows in self._extras.items()}
-        weighted = self.rule.weighted or self.like.weights.ndim == 2
         with torch.autocast(self.cohort.device.type, enabled=False):  # it would round the averages
             for g, column in enumerate(self._weights.T):
                 members = column.nonzero().squeeze(1)
                 if not len(members):
                     continue
-                weights = column[members] if weighted else torch.ones_like(column[members])
+                weights = column[members] if self.rule.weighted else torch.ones_like(column[members])
                 for m in range(n_models):
                     parts = {name: rows[members, m].reshape(len(members), -1) for name, rows in self._models.items()}
                     for name, row in self._combined(parts, parts, weights).items():

@@ -52,14 +52,14 @@ class Median(Robust):
     """The median of each coordinate (Yin, Chen, Ramchandran, Bartlett: ICML 2018, arXiv 1803.01498, Algorithm 1).
 
     As in the paper all clients of an average count alike, so that clients with many samples cannot decide alone.
-    Averages with weights of their own for each receiver (user-centric aggregation) are weighted.
     """
 
     weighted = False
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
-        """The value with half of the weight below it; the middle of two if it lies between them."""
-        return torch.cat([weighted_median(part, weights) for part in values.split(CHUNK, dim=1)])
+        """The middle value of each column, or the mean of the two middle ones."""
+        n, ordered = len(values), [_sorted(part) for part in values.split(CHUNK, dim=1)]  # [F, n] each
+        return torch.cat([rows[:, (n - 1) // 2].lerp(rows[:, n // 2], 0.5) for rows in ordered])
 
 
 class TrimmedMean(Robust):
@@ -68,8 +68,7 @@ class TrimmedMean(Robust):
     Clients count as in `Median`.
 
     Args:
-        trim: beta, the share that is left out at each end, in [0, 0.5): floor(beta n) of n values. With weights, the
-            values at each end that hold this share of the weight; the value at the border counts by what is left of it.
+        trim: beta, the share that is left out at each end, in [0, 0.5): floor(beta n) of n values.
 
     """
 
@@ -80,7 +79,8 @@ class TrimmedMean(Robust):
 
     def combine(self, values: Tensor, weights: Tensor) -> Tensor:
         """The mean of what is left."""
-        return torch.cat([trimmed_mean(part, weights, self.trim) for part in values.split(CHUNK, dim=1)])
+        n, cut = len(values), int(self.trim * len(values) + 1e-9)
+        return torch.cat([_sorted(part)[:, cut : n - cut].mean(dim=1) for part in values.split(CHUNK, dim=1)])
 
 
 class MultiKrum(Robust):
@@ -148,39 +148,6 @@ def squared_distances(parts: list[Tensor]) -> Tensor:
             squares = near.square().sum(dim=1)
             total += squares.unsqueeze(1) + squares - 2 * near @ near.T
     return total.clamp(min=0.0)
-
-
-def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
-    """The median of each column: values [n, F], weights float64 [n], above 0 -> [F].
-
-    With equal weights it is the usual median, the middle of two for even n.
-    """
-    n = len(values)
-    if bool((weights == weights[0]).all()):
-        ordered = _sorted(values)
-        return ordered[:, (n - 1) // 2].lerp(ordered[:, n // 2], 0.5)
-    ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
-    each = weights[order]
-    below, half = each.cumsum(dim=1), weights.sum() / 2  # the weight up to and with each value  [F, n]
-    lower = (below < half * (1 - 1e-12)).sum(dim=1, keepdim=True)
-    upper = (below <= half * (1 + 1e-12)).sum(dim=1, keepdim=True).clamp(max=n - 1)
-    return ordered.gather(1, lower).lerp(ordered.gather(1, upper), 0.5).squeeze(1)
-
-
-def trimmed_mean(values: Tensor, weights: Tensor, trim: float) -> Tensor:
-    """The mean of each column without a share `trim` at each end: values [n, F], weights float64 [n] -> [F].
-
-    With equal weights whole values are left out: floor(trim n) at each end.
-    """
-    n = len(values)
-    if bool((weights == weights[0]).all()):
-        cut = int(trim * n + 1e-9)
-        return _sorted(values)[:, cut : n - cut].mean(dim=1)
-    ordered, order = values.T.contiguous().sort(dim=1)  # [F, n] each
-    each = weights[order]
-    end, total = each.cumsum(dim=1), weights.sum()
-    kept = (end.clamp(max=(1 - trim) * total) - (end - each).clamp(min=trim * total)).clamp(min=0.0)  # of each weight
-    return ((kept / kept.sum(dim=1, keepdim=True)) * ordered).sum(dim=1).to(values)
 
 
 def _sorted(values: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedem_lightning.aggregate.base import Collector, Means, Models, Update, all_finite
+from fedem_lightning.aggregate.base import Collector, Means, Update, all_finite
+from fedem_lightning.models.tensors import Models
 from fedem_lightning.state.processes import Processes
 
 

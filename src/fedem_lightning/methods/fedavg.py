@@ -11,17 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fedem_lightning.aggregate import Means, Update
+from fedem_lightning.aggregate import Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import share_of
 from fedem_lightning.local.solver import near
-from fedem_lightning.methods.sharing import Shared, mixture_of
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative, PositiveInt
-from fedem_lightning.state.history import Round
 
 
 class FedAvg(FederatedAlgorithm):
@@ -46,7 +44,6 @@ class FedAvgEnsemble(FederatedAlgorithm):
 
     Args:
         n_components: M.
-        shared: what the networks have in common, see `Shared`; their losses count 1 / M each. None: nothing.
 
     """
 
@@ -57,26 +54,14 @@ class FedAvgEnsemble(FederatedAlgorithm):
         backbone: Backbone,
         n_clients: int,
         n_components: PositiveInt = 3,
-        shared: Shared = None,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.mixture = mixture_of(self, shared)
-
-    def initialize(self, data: Federation) -> None:
-        """Networks that share parameters start with those of the first."""
-        super().initialize(data)
-        self.mixture.tie()
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """theta_{t, m} = local_sgd(theta_m) for every m, with weight n_t in the average."""
-        theta = self.mixture.received(len(batch.clients))  # [C, M, ...]
-        return Update(self.mixture.train(theta, batch, round_), batch.counts(), start=theta)
-
-    def server_update(self, means: Means | None, round_: Round) -> None:
-        """theta_m <- the mean."""
-        super().server_update(means, round_)
-        self.mixture.tie()  # the last bits of a sum may differ
+        theta = self.received(batch.clients)  # [C, M, ...]
+        return Update(self.local_sgd(theta, batch, round_), batch.counts(), start=theta)
 
 
 class FedProx(FederatedAlgorithm):

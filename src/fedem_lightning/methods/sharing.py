@@ -57,7 +57,7 @@ class Mixture:
         """The losses of the first n components in nats, in eval mode, [n_samples, n]."""
         return component_losses(self.components[:n], block)
 
-    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+    def train(self, models: Models, block: Block, round_: int, q: Tensor, **options: Any) -> Models:
         """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]; see `sgd`."""
         return self.local.sgd(models, block, round_, q, **options)
 
@@ -106,12 +106,10 @@ class TiedMixture(Mixture):
         result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
         return torch.cat(result)
 
-    def train(self, models: Models, block: Block, round_: int, q: Tensor | None = None, **options: Any) -> Models:
+    def train(self, models: Models, block: Block, round_: int, q: Tensor, **options: Any) -> Models:
         """Theta_0 and all phi_m together, see `SharedStep`; or one component alone."""
-        some = next(iter(models.values()))
-        if (n := some.shape[1]) == 1:
+        if (n := next(iter(models.values())).shape[1]) == 1:
             return super().train(models, block, round_, q, **options)
-        q = self.even(some.new_ones(len(block.index), n)) if q is None else q
         options["step"] = Step(SharedStep, loss=ComponentLosses)
         return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
 

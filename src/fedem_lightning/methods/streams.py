@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import KernelPCA
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models
@@ -23,7 +22,6 @@ Similarity = Literal["eq6", "cosine"]
 
 DENSE_LIMIT = 500  # clients for which eigenvectors are exact; beyond, random projections give the first ones
 AXES = 50  # in which k-means sees the gradients' directions, beyond `DENSE_LIMIT` clients
-MOST_STREAMS = 20  # that "auto" tries
 
 
 def gradients(algorithm: Method, block: Block, n_parts: int, explained: Models) -> tuple[Models, Tensor]:
@@ -38,13 +36,12 @@ def gradients(algorithm: Method, block: Block, n_parts: int, explained: Models) 
         g [C, 1, ...] and sigma^2, float64 [C]; it is NaN for a client of whose parts all but one are empty.
 
     """
-    counts, part, taken = block.counts(), _parts(block, n_parts, algorithm.seed), _explained(block, explained)
+    counts, part = block.counts(), _parts(block, n_parts, algorithm.seed)
     pieces, result = [_where(block, part == k) for k in range(n_parts)], []
     for piece in pieces:
         less = _explained(piece, explained)
         result.append({name: rows - less[name] for name, rows in _sums(algorithm, piece).items()})
-    mean = {name: _over(sum((sums[name] for sums in result[1:]), result[0][name]), counts) for name in taken}
-    mean = _without_rounding(mean, {name: _over(rows, counts) for name, rows in taken.items()})
+    mean = {name: _over(sum((sums[name] for sums in result[1:]), result[0][name]), counts) for name in explained}
     variance, n_filled = torch.zeros(len(counts), dtype=torch.float64, device=counts.device), torch.zeros_like(counts)
     for sums, size in zip(result, (piece.counts() for piece in pieces), strict=True):
         n_filled += size > 0
@@ -82,14 +79,6 @@ def _explained(piece: Block, means: Models) -> Models:
     pairs = piece.owner * n_classes + _kinds(piece, n_classes)
     each = torch.bincount(pairs, minlength=n_clients * n_classes).view(n_clients, n_classes)  # sample counts, [C, Y]
     return {name: torch.tensordot(each.to(rows), rows, 1) for name, rows in means.items()}
-
-
-def _without_rounding(left: Models, taken: Models) -> Models:
-    """`left`, set to 0 for clients where it is only the rounding error of subtracting `taken`; both [C, 1, ...]."""
-    eps = torch.finfo(next(iter(left.values())).dtype).eps
-    squares, limit = (sum(rows.flatten(1).double().square().sum(dim=1) for rows in m.values()) for m in (left, taken))
-    kept = torch.as_tensor(squares > (100 * eps) ** 2 * limit)  # [C]
-    return {name: rows * kept.view(-1, *[1] * (rows.ndim - 1)) for name, rows in left.items()}
 
 
 def _kinds(block: Block, n_classes: int) -> Tensor:
@@ -140,33 +129,23 @@ def distances(products: Tensor, squares: Tensor, other_squares: Tensor, rule: Si
     return cos.mul_(-2).add_(2)
 
 
-def choose_streams(rows: Tensor, points: Tensor, k: int | str | None, seed: int) -> tuple[Tensor, dict[str, float]]:
-    """The stream of each client, 0..k-1, int64 [T], and with "auto" the silhouette score of each number of streams.
+def choose_streams(rows: Tensor, points: Tensor, k: int | None, seed: int) -> Tensor:
+    """The stream of each client, 0..k-1, int64 [T].
 
     Args:
         rows: see `coefficients`, [T, T]; if all rows are equal there is one stream.
         points: the clients' coordinates for k-means, [T, *].
-        k: number of streams; None: one for each client; "auto": the k with the largest score, 1 if none is positive.
+        k: number of streams; None: one for each client.
         seed: of k-means.
 
     """
     if bool((rows == rows[0]).all()):  # one mean for all
-        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device), {}
+        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     if k is None or k == len(rows):
-        return torch.arange(len(rows), device=rows.device), {}
-    result, scores = points.cpu().numpy(), dict[str, float]()
-    n_distinct = len(np.unique(result, axis=0))
-
-    def clusters(number: int) -> np.ndarray:
-        return KMeans(number, n_init=10, random_state=seed).fit_predict(result)
-
-    if k == "auto":  # some stream must have two clients
-        numbers = range(2, min(MOST_STREAMS, n_distinct, len(result) - 1) + 1)
-        scores = {str(number): float(silhouette_score(result, clusters(number))) for number in numbers}
-        best = max(scores, key=scores.__getitem__, default="1")
-        k = best if scores.get(best, 0.0) > 0 else 1
-    labels = clusters(min(int(k), n_distinct))
-    return torch.from_numpy(labels).long().to(rows.device), scores
+        return torch.arange(len(rows), device=rows.device)
+    result = points.cpu().numpy()
+    kmeans = KMeans(min(k, len(np.unique(result, axis=0))), n_init=10, random_state=seed)
+    return torch.from_numpy(kmeans.fit_predict(result)).long().to(rows.device)
 
 
 def stream_weights(rows: Tensor, labels: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.evaluate.scores import all_scored_clients
 from fedem_lightning.local.solver import LocalStep, Step
 from fedem_lightning.methods.partial_averaging import PartialAveraging
 from fedem_lightning.models.components import Backbone, model_state
@@ -30,7 +29,7 @@ from fedem_lightning.models.heads import (
     class_sums,
 )
 from fedem_lightning.models.parts import wrapped
-from fedem_lightning.models.personal_models import OwnModels, component_outputs
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checks import check_classes
 from fedem_lightning.settings.ranges import NotNegative
@@ -45,7 +44,7 @@ class FedRoD(PartialAveraging):
 
     h_G and the body are trained with balanced softmax, cross-entropy of the logits h_G(z) + log n_{t,y}, where n_{t,y}
     is the client's number of training samples of class y; h_t on the logits h_G(z) + h_t(z), which do not change z and
-    h_G. Clients predict with h_G(z) + h_t(z). Column `test_generic_accuracy`: that of h_G alone, on the test split.
+    h_G. Clients predict with h_G(z) + h_t(z).
 
     An unseen client trains h_t from its initial values; body and h_G are fixed.
 
@@ -74,18 +73,6 @@ class FedRoD(PartialAveraging):
         task: Any = batch.federation.task
         logs = class_counts(batch, task.n_classes).to(self.parameter_dtype).log().clamp(min=LOG_ZERO)  # [C, Y]
         return (logs if task.n_outputs > 1 else logs[:, 1:] - logs[:, :1]).unsqueeze(1)
-
-    def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Scores all clients; adds the column `test_generic_accuracy`."""
-        super().test_step(batch, batch_idx)
-        if self.remote is not None:
-            return
-        block, task = batch.block(all_scored_clients(self, batch), "test"), batch.task
-        right = torch.zeros(len(block.clients), dtype=torch.float64, device=block.clients.device)
-        for piece in block.pieces() if len(block.index) else ():
-            p = task.predict(component_outputs(self.components, piece)[0])  # of h_G: the component's h_t is 0
-            right.index_add_(0, piece.owner, task.scores(p, piece.y())["accuracy"].double())
-        self.clients["test_generic_accuracy"] = (right / block.counts()).cpu().numpy()
 
 
 class FedProto(FederatedAlgorithm):

@@ -4,7 +4,7 @@ Mestoukirdi, Zecchin, Gesbert, Li, Gresset: "User-Centric Federated Learning", 2
 IV for Oracle; equation numbers are the paper's.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,8 +47,7 @@ class UserCentric(FederatedAlgorithm):
     numbers while W is computed: a run with 10,000 clients peaks at 5.0 GB.
 
     Args:
-        n_streams: k, models that the server sends; None: one for each client (unicast); "auto": the k, 20 at most, with
-            the largest silhouette score of k-means on the rows of W, 1 if none is positive.
+        n_streams: k, models that the server sends; None: one for each client (unicast).
         n_parts: K of Eq. 7, disjoint parts of a client's samples from whose gradients sigma is estimated; 2 at least.
             More parts make collaboration weights more alike.
         similarity: "eq6"; "cosine": w_ij ~ n_j max(0, cos(g_i, g_j)) of centred gradients, and k-means on their
@@ -69,7 +68,7 @@ class UserCentric(FederatedAlgorithm):
         self,
         backbone: Backbone,
         n_clients: int,
-        n_streams: PositiveInt | Literal["auto"] | None = None,
+        n_streams: PositiveInt | None = None,
         n_parts: TwoOrMore = 5,
         similarity: Similarity = "eq6",
         label_adjusted: bool = False,
@@ -92,8 +91,7 @@ class UserCentric(FederatedAlgorithm):
         if self.label_adjusted:
             self._n_classes = getattr(task, "n_classes", 0) if task.n_targets == 1 else 0
             require(self._n_classes > 0, "algorithm.label_adjusted: the samples do not have one class each")
-        fits = not isinstance(k, int) or k <= n_seen
-        require(fits, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
+        require(k is None or k <= n_seen, f"algorithm.n_streams: {k} streams, but only {n_seen} clients train")
 
     def initialize(self, data: Federation) -> None:
         """The special round: W and the streams from gradients at component 0, the initial model (Eq. 6 and 7)."""
@@ -106,14 +104,14 @@ class UserCentric(FederatedAlgorithm):
         w = scaled(rows).clamp_(min=0)
         points = coordinates(distance, self.seed) if cosine else w
         del distance  # 800 MB with 10,000 clients
-        labels, scores = choose_streams(rows, points, self.n_streams, self.seed)
+        labels = choose_streams(rows, points, self.n_streams, self.seed)
         one_direction = cosine and not labels.any()  # directions cancel in one mean of all
         self.weights = self.weights.new_zeros(int(labels.max()) + 1, self.n_clients)
         self.weights[:, t] = (counts[None] if one_direction else stream_weights(rows, labels)).to(self.weights)
         self.stream[t] = labels
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
-        result = {"collaborators": float((1 / w.square().sum(dim=1)).mean()), "streams": len(self.weights)}
-        self.diagnostics["user_centric"] = result | ({"silhouettes": scores} if scores else {})
+        collaborators = float((1 / w.square().sum(dim=1)).mean())
+        self.diagnostics["user_centric"] = {"collaborators": collaborators, "streams": len(self.weights)}
 
     def _gather_gradients(self, data: Federation, clients: Tensor) -> None:
         """Clients (int64 [C]) send their gradients and the variances."""
