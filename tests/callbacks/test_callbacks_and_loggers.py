@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fedem_lightning import ClientSGD, FedAvg, FedEM
 from fedem_lightning.run.callbacks import RoundCheckpoint, RoundProgress
-from fedem_lightning.run.metrics_file import MetricsFile
 from fedem_lightning.run.summary import print_summary
+from fedem_lightning.run.trackers import MetricsFile
 from helpers.federations import make_data, make_model, make_trainer
 
 
@@ -71,7 +71,7 @@ def test_the_summary_of_a_run_without_scores() -> None:
     """No evaluation during training, no test samples."""
     results = {
         **{"algorithm": "fedavg", "dataset": "npz", "backbone": "cnn", "seed": 0, "rounds": 0},
-        **{"n_clients": 1, "n_unseen_clients": 0, "train": {}, "val": {}, "test": {}, "unseen": None},
+        **{"n_clients": 1, "n_scored_clients": 1, "train": {}, "val": {}, "test": {}, "unseen": None},
         **{"reference": {}, "recovery": {"group_accuracy": 0.5}, "engine": {"name": "loop"}},
         "seconds": {"training": 0.0, "per_round": None, "total": 1.0},
         "communication": {"up_bytes": 0, "down_bytes": 0},

@@ -13,7 +13,7 @@ from fedem_lightning.data import Block
 from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.module.checkpoints import read_checkpoint
 from fedem_lightning.run.callbacks import RoundCheckpoint
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.trackers import MetricsFile
 from fedem_lightning.settings.errors import NoUpdateLeft
 from fedem_lightning.state.history import LIMIT, Rejection, Rejections
 from helpers.federations import make_data, make_model, make_trainer, parameters, split_of, spoil, stored, train

@@ -48,16 +48,6 @@ def test_a_run_on_other_data_stops_and_keeps_the_best_round(
         assert torch.equal(tensor, saved[name])
 
 
-def test_early_stopping_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = "pytorch_lightning.callbacks.EarlyStopping"
-    stop = [f"+callbacks.stop.{key}" for key in (f"_target_={name}", "monitor=val/accuracy", "mode=max", "patience=1")]
-    more = ["+callbacks.stop.min_delta=1.0", "trainer.max_epochs=6", "trainer.check_val_every_n_epoch=1"]
-    said = _says(tmp_path, monkeypatch, capsys, *SMALL, *stop, *more)
-    assert "stopped by EarlyStopping at round 2 of 6 (val/accuracy)" in said
-
-
 def test_an_unfinished_run_says_so_in_its_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,15 +66,6 @@ def test_passes_that_somebody_sets_take_the_place_of_steps(
     (line,) = (line for line in said if line.startswith("ClientSGD("))
     assert "batches of 50, 2 passes over its samples a round: " in line
     assert "steps of the smallest client" in line
-
-
-def test_a_schedule_that_another_number_of_rounds_changes_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cosine = ("algorithm.client_optimizer.lr=0.1", "local_training.schedule=cosine", "ckpt_path=auto")
-    _says(tmp_path, monkeypatch, capsys, *SMALL, *cosine, "trainer.max_epochs=4")
-    said = _says(tmp_path, monkeypatch, capsys, *SMALL, *cosine, "trainer.max_epochs=8")
-    assert "schedule=cosine was of 4 rounds, now of 8: the rate was 0.0146, is now 0.05" in said
 
 
 def test_a_resumed_run_keeps_the_same_best_round(

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -133,17 +132,6 @@ def test_a_quick_run_leaves_nothing(
     assert call(tmp_path, monkeypatch, *TINY, *quick) == 0
     assert "\nfast_dev_run: a round, its evaluation and the test, and no file\n" in capsys.readouterr().out
     assert [*tmp_path.iterdir()] == []
-
-
-def test_launches_in_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=lambda: SimpleNamespace(strftime=lambda _: "now"))
-    monkeypatch.setattr("hydra.core.utils.datetime", clock)
-    for words in ([], [], ["-m", "seed=0"], ["-m", "seed=0"]):
-        assert call(tmp_path, monkeypatch, *words, *TINY[:3], "trainer.max_epochs=0") == 0
-    found = sorted(path.parent.relative_to(tmp_path) for path in tmp_path.rglob("results.json"))
-    runs, jobs = found[2:], found[:2]
-    assert runs == [Path("outputs/now/now"), Path("outputs/now/now_2")]
-    assert [job.parent for job in jobs] == [Path("multirun/now/now"), Path("multirun/now/now_2")]
 
 
 @pytest.mark.parametrize("asked", ["0", "1"])

@@ -13,7 +13,6 @@ def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     assert nearest_keys("b.rate", keys) == ["a.rate"]
     assert nearest_keys("b.learning_rate", keys) == ["b.lr"]
     assert nearest_keys("b.lrr", keys) == ["b.lr"]
-    assert nearest_keys("b.rat", keys) == []
     assert nearest_keys("ratess", keys) == ["c.rates"]
 
 

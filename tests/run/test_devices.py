@@ -13,7 +13,7 @@ from fedem_lightning import CNN, MLP, FedAvg, FederatedDataModule
 from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run import building
 from fedem_lightning.run.building import pick_accelerator, pick_devices
-from fedem_lightning.run.callbacks import RoundProgress, progress
+from fedem_lightning.run.callbacks import RoundProgress
 from fedem_lightning.settings.errors import UserError
 from helpers.federations import make_data, make_trainer
 
@@ -62,39 +62,13 @@ def test_on_a_mac_auto_is_the_cpu_and_mps_is_refused(monkeypatch: pytest.MonkeyP
             check_trainer(trainer)
 
 
-class Clock:
-    """Seconds that pass by themselves: one at every look."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
-def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, engine: str) -> str:
-    """What is printed if every step of a client takes a second."""
-    monkeypatch.setattr(progress, "time", Clock())
-    screen, data = io.StringIO(), make_data()
-    bar = RoundProgress(file=screen, force_terminal=terminal, width=150)
-    trainer = make_trainer(1, callbacks=[bar], enable_progress_bar=True, limit_val_batches=0)
-    model = FedAvg(MLP((4,), 3), n_clients=4, batch_size=1, engine=engine, local_epochs=3)
-    trainer.fit(model, data)
-    return screen.getvalue()
-
-
-def test_a_long_round_is_heard_of_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [line for line in shown(monkeypatch, False, "loop").splitlines() if line.startswith("  clients: ")]
-    assert len(lines) == 1
-    assert "% after 1 min" in lines[0]
-
-
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_the_share_of_a_round_moves_within_clients(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     amounts: list[float] = []
     monkeypatch.setattr(RoundProgress, "advance", lambda self, amount: amounts.append(amount))
-    shown(monkeypatch, True, engine)
+    bar = RoundProgress(file=io.StringIO(), force_terminal=True, width=150)
+    trainer = make_trainer(1, callbacks=[bar], enable_progress_bar=True, limit_val_batches=0)
+    trainer.fit(FedAvg(MLP((4,), 3), n_clients=4, batch_size=1, engine=engine, local_epochs=3), make_data())
     assert sum(amounts) == pytest.approx(4)
     assert max(amounts) <= 1
     assert len(amounts) > 4

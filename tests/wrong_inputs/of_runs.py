@@ -4,7 +4,6 @@ ROWS = {
     "algorithm=fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
     "algorithm=FedALA": "algorithm=FedALA: no such choice; did you mean fedala?",
     "algorithm=PerAvg": "algorithm=PerAvg: here it is algorithm=per_fedavg",
-    "algorithm=FedDyn": "algorithm=FedDyn: no such method yet; the nearest is algorithm=scaffold",
     "+experiment=digts": "experiment=digts: no such choice; did you mean digits?",
     "algorithm=null": "algorithm=null",
     "algorithm=fedem,fedavg": "Ambiguous value for argument 'algorithm=fedem,fedavg' 1. To use it as a",

@@ -70,7 +70,7 @@ def test_a_mistake_in_another_command(
 ) -> None:
     before, (command, *words) = snapshot(place), shlex.split(typed)
     monkeypatch.chdir(place)
-    main = import_module(f"fedem_lightning.{command}" + ".__main__" * (command in ("data", "report"))).main
+    main = import_module(f"fedem_lightning.{command}" + ".__main__" * (command in ("data", "report", "evaluate"))).main
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(SystemExit) as stop:

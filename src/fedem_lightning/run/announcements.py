@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.evaluate.convergence import unfinished_line
 from fedem_lightning.module.algorithm import FederatedAlgorithm
-from fedem_lightning.module.checkpoints import read_checkpoint
 from fedem_lightning.run.building import pick_accelerator
 from fedem_lightning.run.command_line import run_command
 from fedem_lightning.settings.configs import data_and_network
@@ -44,25 +43,9 @@ def first_lines(
         yield model.local.in_words(data.federation.splits["train"].counts(data.federation.clients()))
 
 
-def resumed_lines(checkpoint: Path, model: FederatedAlgorithm, rounds: int) -> list[str]:
-    """From which round a run goes on, and by which learning rate where another number of rounds has changed that."""
-    statistics, optimizer = read_checkpoint(checkpoint)["statistics"], model.local.optimizer
-    done, planned = len(statistics["round_seconds"]), statistics.get("planned_rounds") or rounds
-    lines = [f"resumed from round {done}: {checkpoint}"]
-    if optimizer.schedule != "constant" and planned != rounds and 0 < done < rounds:
-        was, now = optimizer.lr_at(done - 1, planned), optimizer.lr_at(done, rounds)
-        plans = f"of {planned} rounds, now of {rounds}"
-        lines.append(f"schedule={optimizer.schedule} was {plans}: the rate was {was:.3g}, is now {now:.3g}")
-    return lines
-
-
-def last_lines(results: Mapping[str, Any], folder: Path, trainer: pl.Trainer) -> Iterator[str]:
-    """Why the run ended, where its files are, the best validation round beside the last, whether training was over."""
-    rounds, limit = trainer.current_epoch, trainer.max_epochs
-    for stop in trainer.early_stopping_callbacks:
-        if stop.stopped_epoch and rounds != limit:
-            yield f"stopped by EarlyStopping at round {rounds} of {limit} ({stop.monitor})"
-    yield f"results, figures and checkpoints: {folder}"
+def last_lines(results: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """Where the run's files are, the best validation round beside the last, whether training was over."""
+    yield f"results and checkpoints: {folder}"
     best, last = results["best_round"], results["last_round"]
     if best and best["test"] is not None and best["round"] != last["round"]:
         at = [f"{in_words(found['test'], best['measure'])} at round {found['round']}" for found in (best, last)]

@@ -26,7 +26,7 @@ from fedem_lightning.models.embedded import embedded
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run.callbacks import MappedCheckpoints, RoundProgress
-from fedem_lightning.run.metrics_file import MetricsFile
+from fedem_lightning.run.trackers import MetricsFile
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.keys import LOOKS
 from fedem_lightning.settings.recipes import remember

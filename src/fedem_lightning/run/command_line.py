@@ -1,7 +1,6 @@
 """Hydra's part of a command: mistakes in one line, folders made before a run, commands to copy that go on with it."""
 
 import difflib
-import itertools
 import os
 import re
 import shlex
@@ -18,12 +17,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, choices, method_of_peers, nearest
-from fedem_lightning.settings.startup import is_worker_rank
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
@@ -71,8 +69,9 @@ def _line(error: Exception, words: Sequence[str]) -> str:
             return f"hydra/sweeper=optuna: not installed; {installs('optuna')}"
         like = nearest(choice, error.options)
         meant = f"did you mean {like}?" if like else f"there are {', '.join(sorted(error.options))}"
-        of_peers = method_of_peers(choice) if group == "algorithm" else None
-        return f"{group}={choice}: {of_peers or f'no such choice; {meant}'}"
+        if group == "algorithm" and fold(choice) in SAME:
+            return f"algorithm={choice}: here it is algorithm={SAME[fold(choice)]}"
+        return f"{group}={choice}: no such choice; {meant}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {one_line(_ASIDE.sub('', said))}"
     unknown = re.match(r"Could not override '([^']+)'", said)
@@ -101,14 +100,11 @@ def _dotted(tree: Any, prefix: str = "") -> Iterator[str]:
 
 def nearest_keys(key: str, keys: Sequence[str]) -> list[str]:
     """The keys that `key` may have meant, three at most: of the same name elsewhere, else the one spelt most alike."""
-    parent, _, name = key.rpartition(".")
+    name = key.rpartition(".")[2]
     names = {k: k.rpartition(".")[2] for k in keys if not k.rpartition(".")[2].startswith("_")}
     initials = "".join(word[:1] for word in name.split("_")) if "_" in name else name  # learning_rate is lr
     found = [k for k, other in names.items() if other in (name, initials)]
-    if not found:  # beside the key, if its part is there
-        near = {k: other for k, other in names.items() if parent not in keys or k.rpartition(".")[0] == parent}
-        spelt = difflib.get_close_matches(name, near.values(), n=1, cutoff=0.65)
-        found = [k for k, other in near.items() if other in spelt]
+    found = found or difflib.get_close_matches(key, names, n=1)
     part = key.partition(".")[0]
     return ([k for k in found if k.partition(".")[0] == part] or found)[:3]
 
@@ -119,18 +115,15 @@ _ended_sweep: Path | None = None
 
 
 class JobFolders(Callback):
-    """Of Hydra: notes which folders are there before it makes others, and which sweep has ended.
-
-    It makes the folder that is named by the time; a launch that finds it made by another gets a number: TIME_2.
-    """
+    """Of Hydra: notes which folders are there before it makes others, and which sweep has ended."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a single run."""
-        _begin(config, "run")
+        _begin(config.hydra.run.dir)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Before a sweep."""
-        _begin(config, "sweep")
+        _begin(config.hydra.sweep.dir)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep."""
@@ -138,30 +131,10 @@ class JobFolders(Callback):
         _ended_sweep = Path(config.hydra.sweep.dir)
 
 
-def _begin(config: DictConfig, part: str) -> None:
+def _begin(folder: str) -> None:
     global _made, _there, _ended_sweep
-    options = config.hydra[part]
-    _made, _ended_sweep = Path(os.path.abspath(options.dir)), None
+    _made, _ended_sweep = Path(os.path.abspath(folder)), None
     _there = next(place for place in (_made, *_made.parents) if os.path.lexists(place))
-    chosen = not OmegaConf.is_missing(config, "run_dir") or not OmegaConf.is_interpolation(options, "dir")
-    if chosen or is_worker_rank():
-        return
-    for folder in itertools.chain([options.dir], (f"{options.dir}_{n}" for n in itertools.count(2))):
-        try:
-            Path(folder).mkdir(parents=True)
-            break
-        except FileExistsError:
-            continue
-        except OSError:  # Hydra says it
-            return
-    _made = Path(os.path.abspath(folder))
-    with read_write(config.hydra):  # the jobs of a sweep are composed anew, from the overrides
-        options.dir = folder
-        config.hydra.overrides.hydra.append(f"hydra.{part}.dir={_quoted(folder)}")
-
-
-def _quoted(text: str) -> str:
-    return str(QuotedString(text, Quote.double).with_quotes())
 
 
 def ended_sweep() -> Path | None:
@@ -192,11 +165,10 @@ def remove_what_is_left() -> None:
 def resume_command(folder: Path, overrides: Sequence[str], flags: Sequence[str] = ()) -> str:
     """What continues the run or the sweep in `folder`, quoted for Hydra and for a shell."""
     kept = [override for override in overrides if override.lstrip("+").split("=")[0] not in FINDS_RUN]
-    run_dir = f"run_dir={_quoted(str(folder))}"
-    found = shutil.which("python")  # whether a shell finds this one by that name
-    same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
-    python = "python" if same else sys.executable
-    return shlex.join([python, "-m", "fedem_lightning", *flags, *kept, "ckpt_path=auto", run_dir])
+    quoted = QuotedString(str(folder), Quote.double).with_quotes()
+    ours = os.path.dirname(shutil.which("python") or "") == os.path.dirname(sys.executable)
+    python = "python" if ours else sys.executable  # which a shell does not find by that name
+    return shlex.join([python, "-m", "fedem_lightning", *flags, *kept, "ckpt_path=auto", f"run_dir={quoted}"])
 
 
 def run_command(overrides: Sequence[str], flags: Sequence[str] = ()) -> str:

@@ -91,7 +91,7 @@ def _run(
         run_folder.check_checkpoint(checkpoint, model, data.federation)
         enough = config.trainer.max_epochs == -1 or config.trainer.max_epochs >= done
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
-        lines += announcements.resumed_lines(checkpoint, model, config.trainer.max_epochs)
+        lines.append(f"resumed from round {done}: {checkpoint}")
     trainer = build_trainer(config, folder, pick_devices(config, model, data))
     alone = is_worker_rank() and trainer.world_size == 1
     require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
@@ -116,7 +116,7 @@ def _run(
             results = write_run(folder, names, model, data.federation)
             trackers.report(loggers, results, model.clients)
             print_summary(results, method=title)
-            print(*announcements.last_lines(results, folder, trainer), sep="\n")
+            print(*announcements.last_lines(results, folder), sep="\n")
             print_result(results, title)
     except BaseException:
         if trainer.is_global_zero and whole_run(model)[0].rounds <= done:

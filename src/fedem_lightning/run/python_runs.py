@@ -7,13 +7,12 @@ from omegaconf import OmegaConf
 
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.evaluate.convergence import whole_run
-from fedem_lightning.models.parts import users_network
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checkpoints import recipe_of
 from fedem_lightning.module.checks import check_capabilities
 from fedem_lightning.run.callbacks import MappedCheckpoints
-from fedem_lightning.run.metrics_file import write_rows
 from fedem_lightning.run.results import write_run
+from fedem_lightning.run.trackers import write_rows
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.files import write_atomically
@@ -40,8 +39,8 @@ def save_run(
     """
     check_arguments("", save_run, locals())
     place = Path(folder).expanduser()
-    require(not place.exists() or place.is_dir(), f"folder: {place} is a file")
-    require(not place.is_dir() or not any(place.iterdir()), f"folder: {place} is not empty; choose another")
+    new = not place.exists() or (place.is_dir() and not any(place.iterdir()))
+    require(new, f"folder: {place} is not empty; choose another")
     require(len(model.clients) > 0, "model: it has no scores yet; call trainer.test(model, data) first")
     check_capabilities(model, data.federation)
     checkpoint = model.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
@@ -65,12 +64,6 @@ def save_run(
     names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
     names["learning_rates"] = [rate] if model.local.takes_steps else []
     write_run(place, names, model, data.federation)
-    if "_unknown_" in str(config["backbone"]):
-        kind = type(users_network(model.components[0])).__name__
-        print(
-            f"{place}: the commands cannot make this network again, which the method got as an instance; give it the "
-            f"class {kind}, or a functools.partial of it, from a module; in Python load(folder, backbone=...) reads it"
-        )
 
 
 def _shipped(group: str, part: Any) -> str:

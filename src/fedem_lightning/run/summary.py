@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedem_lightning.settings.errors import one_line
 from fedem_lightning.settings.keys import implied_adaptation, method_title
-from fedem_lightning.settings.measures import bytes_in_words, headline, in_words, title_of_sum
+from fedem_lightning.settings.measures import SPLITS, bytes_in_words, headline, in_words, title_of_sum
 
 _TRUTH = {
     "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
@@ -32,14 +32,13 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
     sums = ("weighted", "pooled", "mean", "bottom_decile", "worst")
     for name in sums:
         table.add_column(title_of_sum(name), justify="right")
-    n_clients, n_scored = results["n_clients"], results.get("n_scored_clients", results["n_clients"])
+    n_clients, n_scored = results["n_clients"], results["n_scored_clients"]
     clients = f"{n_clients} clients" if n_scored == n_clients else f"{n_scored} of {n_clients} clients"
-    rows = {f"{split}, {clients}": results[split] for split in ("train", "val", "test")}
+    rows = {f"{split}, {clients}": results[split] for split in SPLITS}
     if (results.get("honest") or {}).get("test"):
         rows[f"test, {results['honest']['n_clients']} honest clients"] = results["honest"]["test"]
     if results["unseen"]:
-        n_unseen = results.get("n_scored_unseen_clients", results["n_unseen_clients"])
-        rows[f"test, {n_unseen} unseen client{'s' * (n_unseen != 1)}"] = results["unseen"]["test"]
+        rows[f"test, {results['n_scored_unseen_clients']} unseen clients"] = results["unseen"]["test"]
     for label, scores in rows.items():
         if scores:
             table.add_row(label, *(_number(scores[measure][name], factor) for name in sums))
@@ -77,7 +76,9 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     if times := [f"{time:.4g} ({name})" for name, time in sent.get("time", {}).items()]:
         yield f"simulated time: {', '.join(times)}"
     if results.get("rejected_updates"):
-        yield _rejected_line(results["rejected_updates"], (results.get("faults") or {}).get("clients", []))
+        whose = sorted(results["faults"]["clients"], key=lambda entry: -entry["rounds"])[:5]
+        names = ", ".join(f"{one_line(entry['name'])[:40]} ({entry['rounds']}, {entry['reason']})" for entry in whose)
+        yield f"rejected updates: {results['rejected_updates']}; most of {names}"
     if results.get("privacy"):
         yield privacy_line(results["privacy"], results["n_clients"])
 
@@ -119,21 +120,6 @@ def privacy_line(found: dict[str, Any], own: int) -> str:
 
 def _number(value: float | None, factor: float) -> str:
     return "-" if value is None else f"{factor * value:.2f}" if factor > 1 else f"{value:.4g}"
-
-
-def _rejected_line(number: int, clients: list[dict[str, Any]]) -> str:
-    """A line about the updates that were left out: how many, and whose."""
-    shown = [
-        f"client {one_line(entry['name'])[:40]} ({entry['rounds']} times, {entry['reason']}, "
-        f"first in round {entry['first_round']})".replace("(1 times,", "(once,")
-        for entry in sorted(clients, key=lambda entry: -entry["rounds"])[:5]
-    ]
-    more = [f"and {len(clients) - len(shown)} more: results.json"] if len(clients) > len(shown) else []
-    n_clients = len({entry["client"] for entry in clients})
-    of = f" of {n_clients} client{'s' * (n_clients != 1)}" if n_clients else ""
-    updates = "1 update" if number == 1 else f"{number} updates"
-    were = "was" if number == 1 else "were"
-    return f"{updates}{of} {were} rejected" + (f": {', '.join([*shown, *more])}" if shown else "")
 
 
 def _component_lines(components: dict[str, Any]) -> list[str]:

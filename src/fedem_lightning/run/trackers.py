@@ -1,19 +1,25 @@
-"""Experiment trackers: Lightning's loggers of the configuration; Weights & Biases gets names, and the final scores."""
+"""What follows a run round by round: metrics.csv, and Lightning's loggers, of which W&B gets the final scores, too."""
 
+import csv
+import io
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pytorch_lightning as pl
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger, WandbLogger
 
+from fedem_lightning.evaluate.convergence import whole_run
 from fedem_lightning.settings.configs import resolved
 from fedem_lightning.settings.errors import UserError, one_line
+from fedem_lightning.settings.files import write_atomically, writing
 from fedem_lightning.settings.keys import flatten
 from fedem_lightning.settings.measures import SPLITS
 from fedem_lightning.settings.startup import is_worker_rank
@@ -21,6 +27,51 @@ from fedem_lightning.settings.startup import is_worker_rank
 MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
 _NOT_NAMED = {"seed", "run_dir", "ckpt_path", "data_dir", "engine", "trainer", "logger", "callbacks", "hydra"}
 """Typed keys that are no part of a run's name: results do not depend on them, or the name has them already."""
+
+
+class MetricsFile(pl.Callback):
+    """Writes metrics.csv: a row after each round, and the whole file where it lacks a column.
+
+    A resumed run has the rows of its checkpoint, whatever the file has. The first process alone writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._columns: list[str] = []  # of the file, once this run has written it
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Adds the round's row."""
+        curves: Any = pl_module.curves
+        row = curves[max(curves)]
+        if not trainer.is_global_zero:
+            return
+        if row.keys() - {*self._columns}:
+            self._columns = write_rows(self.path, curves)
+            return
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(_lines(self._columns, [row]))
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leaves no row of a later round, which a run that was killed has written after its last checkpoint."""
+        if trainer.is_global_zero:
+            write_rows(self.path, whole_run(pl_module)[1])  # type: ignore[arg-type]
+
+
+def write_rows(path: Path, curves: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Writes the file with these rounds; returns its columns, the first of which is `round`."""
+    rows = [curves[round_] for round_ in sorted(curves)]
+    columns = [*dict.fromkeys(["round", *(name for row in rows for name in row)])]
+    write_atomically(path, (",".join(columns) + "\n").encode() + _lines(columns, rows))
+    return columns
+
+
+def _lines(columns: list[str], rows: Iterable[Mapping[str, float]]) -> bytes:
+    """The rows as text; a cell is float32, as loggers get it, and empty if the metric was not computed."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    table.writerows({**{k: float(np.float32(v)) for k, v in row.items()}, "round": int(row["round"])} for row in rows)
+    return text.getvalue().encode()
 
 
 def begin_loggers(

@@ -168,26 +168,6 @@ SAME = {
     "perfedavghf": "per_fedavg algorithm.hessian=differences",
 }
 """What to write after `algorithm=`, by the folded name that peers use for the same method."""
-NEAREST = {
-    **{name: "scaffold" for name in ("feddyn", "fedadmm")},
-    **{name: "fedprox" for name in ("moon", "fedntd", "adafedprox", "fedsam")},
-    **{name: "fedavg" for name in ("fednova", "fedsgd", "fedexp", "fedlc", "fedrs", "fedgc", "elastic", "ccvr")},
-    **{name: "user_centric" for name in ("fedamp", "pfedsim", "fedap")},
-    **{name: "fedfomo" for name in ("apple", "pfedla", "pfedhn", "pefll", "metafed")},
-    **{name: "fedala" for name in ("fedphp", "fedcac", "fedah")},
-    **{name: "fedper" for name in ("fedas", "fedaws", "fedcp", "gpfl")},
-    **{name: "fedrep" for name in ("fedpac", "flute")},
-    **{name: "fedrod" for name in ("feddbe", "fedlogit")},
-    **{name: "fedproto" for name in ("fedgh", "fedpcl", "fedtgp", "fednh", "fedhp", "fd", "feddistill")},
-    **{name: "fedproto" for name in ("fedmd", "fedgen")},
-    **{name: "ditto" for name in ("fml", "fedkd")},
-    **{name: "apfl" for name in ("superfed", "pflda")},
-    "fedcross": "fedavg_ensemble",
-    "floco": "floral",
-    "pfedfda": "fedgmm",
-    "bulyan": "fedavg aggregation=multi_krum",
-}
-"""The nearest method that is there, by the folded name of one that is not."""
 
 
 def fold(name: str) -> str:
@@ -201,11 +181,3 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     swapped = (other for other in folded if sorted(other) == sorted(typed))
     near = typed if typed in folded else next(iter([*swapped, *difflib.get_close_matches(typed, folded, n=1)]), None)
     return None if near is None else folded[near]
-
-
-def method_of_peers(name: str) -> str | None:
-    """What to write for a method by a peer's name, or that there is none yet, in words; None: the name is unknown."""
-    typed = fold(name)
-    if typed in SAME:
-        return f"here it is algorithm={SAME[typed]}"
-    return f"no such method yet; the nearest is algorithm={NEAREST[typed]}" if typed in NEAREST else None

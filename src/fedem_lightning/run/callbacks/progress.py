@@ -1,6 +1,5 @@
 """The progress of a run: Lightning's bar, over rounds in place of batches; without a terminal, lines."""
 
-import time
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,14 +9,11 @@ from rich.console import Console
 
 from fedem_lightning.settings.measures import headline, in_words
 
-LINE_SECONDS = 60.0
-"""Seconds between two lines about a long stage where the output is no terminal."""
-
 
 class RoundProgress(RichProgressBar):
     """A bar over the rounds, with the newest scores and the share of the round that is done.
 
-    Without a terminal it prints a line after every evaluation, and one a minute within a long round.
+    Without a terminal it prints a line after every evaluation.
 
     Args:
         console: options of rich's `Console`.
@@ -29,7 +25,6 @@ class RoundProgress(RichProgressBar):
         self._console: Console = Console(**console)
         self._scores: dict[str, str] = {}
         self._stage, self._total, self._done = "", 0, 0.0
-        self._began = self._spoke = 0.0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Watches the stages of a round."""
@@ -54,18 +49,13 @@ class RoundProgress(RichProgressBar):
     def begin(self, stage: str, total: int) -> None:
         """Begins a stage of a round, such as the clients' training."""
         self._stage, self._total, self._done = stage, total, 0.0
-        self._began = self._spoke = time.monotonic()
 
     def advance(self, amount: float) -> None:
-        """Shows how much of the stage is done; without a terminal once a minute."""
+        """Shows how much of the stage is done."""
         self._done += amount
-        now = time.monotonic()
         if self.is_enabled:
             self._update_metrics(self.trainer, self.trainer.lightning_module)
             self.refresh()
-        elif self._enabled and now - self._spoke > LINE_SECONDS and self._total:
-            self._spoke = now
-            self._say(f"  {self._stage}: {self._done / self._total:.0%} after {(now - self._began) / 60:.0f} min")
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """What stands beside the bar: the newest scores, and the share of the stage that is done."""
@@ -85,8 +75,6 @@ class RoundProgress(RichProgressBar):
             self._scores = {f"{split} {measure}": in_words(float(value), measure) for split, value in found.items()}
             if self._enabled and not self.is_enabled:
                 said = ", ".join(f"{name} {value}" for name, value in self._scores.items())
-                self._say(f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {said}")
+                text = f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {said}"
+                self._console.print(text, highlight=False, soft_wrap=True)
         super().on_validation_end(trainer, pl_module)
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
