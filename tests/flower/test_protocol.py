@@ -100,7 +100,7 @@ def test_an_ordinary_run_of_clients_with_files(
     [
         ({"run-dir": ""}, "run-dir: expected the run's folder on the server"),
         ({"overrides": f"{WORDS} ckpt_path=auto"}, "ckpt_path: a run under Flower cannot go on"),
-        ({"overrides": WORDS, "clients": 4}, "clients: 3 of 4 were there after 0 seconds"),
+        ({"overrides": WORDS, "clients": 4}, "clients: 3 of 4 were there after 0.1 seconds"),
         ({"overrides": f"{WORDS} dataset.unseen_fraction=0.4"}, "dataset: unseen clients are not there under Flower"),
         ({"overrides": WORDS, "nodes": {"partition-id": 0, "num-partitions": 2}}, "3 clients, the federation 2 nodes"),
         ({"overrides": WORDS, "nodes": {"name": "a"}}, "--node-config: expected data, an .npz file, or partition-id"),

@@ -42,7 +42,7 @@ class InProcess:
         if not isinstance(data, int):
             monkeypatch.setattr(client_app, "_configured", lambda overrides: data.federation)
         nodes: dict[int, Any] = {100 + t: {"partition-id": t} for t in range(n_clients)}
-        self.run_config = {"overrides": "", "clients": n_clients, "patience": 0.0, "deadline": 10.0, **run_config}
+        self.run_config = {"overrides": "", "clients": n_clients, "deadline": 0.1, **run_config}
         self.contexts = {id_: Context(1, id_, node, RecordDict(), self.run_config) for id_, node in nodes.items()}
         self.silent = set[int]()  # clients that are not there
         self.late = set[int]()  # clients that are there, and never answer
@@ -75,7 +75,7 @@ class InProcess:
         server_app.main(self.grid, Context(1, 0, {}, RecordDict(), self.run_config))
 
     def joined(self, n_clients: int = 1) -> server_app.JoinedClients:
-        return server_app.JoinedClients(self.grid, n_clients, 0.0, 10.0)
+        return server_app.JoinedClients(self.grid, n_clients, 0.1)
 
 
 def difference(run: Path, other: Path) -> float:

@@ -1,7 +1,6 @@
 """The server's side of a round: updates and scores that come from Flower's clients."""
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -35,17 +34,12 @@ class FlowerClients:
     def __init__(self, grid: Grid, known: Mapping[int, Described], deadline: float) -> None:
         self.grid, self.nodes, self.known, self.deadline = grid, list(known), list(known.values()), deadline
         self.started = set[int]()  # clients that have a state from which they go on
-        self._said = set[tuple[int, str]]()  # whose refusals were said, and why
 
     def check(self, algorithm: FederatedAlgorithm) -> None:
         """Raises UserError if the method, or an option, does not run under Flower."""
         single = f"with these options {type(algorithm).__name__} needs all clients in one process"
         require(not algorithm.one_process, f"algorithm: {single}, so it does not run under Flower")
         require(algorithm.compression is None, "compression: Flower's clients send whole updates, leave it out")
-
-    def begin(self, algorithm: FederatedAlgorithm, round_: int) -> "FlowerUpdates":
-        """The source of a round's updates."""
-        return FlowerUpdates(self, algorithm, round_)
 
     def ask(
         self, algorithm: FederatedAlgorithm, data: Federation, kind: str, clients: list[int], round_: int
@@ -57,13 +51,6 @@ class FlowerClients:
         messages = [Message(content, node, kind, ttl=self.deadline) for node, content in contents.items()]
         replies = self.grid.send_and_receive(messages, timeout=self.deadline) if messages else ()
         return {places[node]: reply for reply in replies if (node := reply.metadata.src_node_id) in places}
-
-    def failed(self, client: int, what: str, refused: Refused) -> None:
-        """Notes that a client's reply does not count; it may have lost its state, and is sent a start the next time."""
-        self.started.discard(client)
-        if refused.reason != NO_ANSWER and (client, refused.reason) not in self._said:
-            self._said.add((client, refused.reason))
-            warnings.warn(f"client {self.known[client].name}: {what} is left out ({refused.line})", stacklevel=2)
 
     def scores(self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor) -> Scores:
         """The scores that clients give themselves; NaN for one that gives none, which a warning names."""
@@ -88,39 +75,37 @@ class FlowerClients:
         warnings.warn(f"evaluation after round {round_}: {what}", stacklevel=2)
         return result
 
+    def updates(
+        self, algorithm: FederatedAlgorithm, federation: Federation, clients: Tensor, round_: int
+    ) -> Iterator[tuple[Tensor, Update | None]]:
+        """The updates of a round's clients, int64 [C], in their order; one that fails or does not answer is left out.
 
-class FlowerUpdates:
-    """The client updates of one round; the clients' own state stays with them."""
-
-    def __init__(self, clients: FlowerClients, algorithm: FederatedAlgorithm, round_: int) -> None:
-        self.clients, self.algorithm, self.round_ = clients, algorithm, round_
-
-    def updates(self, federation: Federation, clients: Tensor) -> Iterator[tuple[Tensor, Update | None]]:
-        """The updates of the clients, int64 [C], in their order; one that fails or does not answer is left out."""
-        replies = self.clients.ask(self.algorithm, federation, MessageType.TRAIN, clients.tolist(), self.round_)
-        measured, raised = [], list[str]()
+        A client whose reply does not count may have lost its state, and is sent a start the next time.
+        """
+        replies, raised = self.ask(algorithm, federation, MessageType.TRAIN, clients.tolist(), round_), list[str]()
         for client in clients.split(1):
             t = int(client)
             try:
-                update, sums = self._taken(federation, client, replies.get(t))
+                update = self._taken(algorithm, federation, client, replies.get(t), round_)
             except Refused as refused:
-                self.algorithm.round_metrics.reject(client, refused.reason, str(refused))
-                self.clients.failed(t, f"its update of round {self.round_ + 1}", refused)
+                algorithm.round_metrics.reject(client, refused.reason, str(refused))
+                self.started.discard(t)
+                if refused.reason != NO_ANSWER:
+                    what = f"client {self.known[t].name}: its update of round {round_ + 1} is left out ({refused.line})"
+                    warnings.warn(what, stacklevel=2)
                 if refused.reason == EXCEPTION:
-                    raised.append(f"client {self.clients.known[t].name}: {refused}")
+                    raised.append(f"client {self.known[t].name}: {refused}")
                 continue
-            self.clients.started.add(t)
-            measured.append(sums)
+            self.started.add(t)
             yield client, update
         if raised and len(raised) == len(clients):
             raise NoUpdateLeft(raised[0])
-        self._add(measured)
 
     def _taken(
-        self, data: Federation, client: Tensor, reply: Message | None
-    ) -> tuple[Update | None, dict[str, tuple[float, int]]]:
-        """A client's update and the sums of its metrics; what it reports is noted. Refused: nothing of it is."""
-        algorithm, n_train = self.algorithm, self.clients.known[int(client)].n_train
+        self, algorithm: FederatedAlgorithm, data: Federation, client: Tensor, reply: Message | None, round_: int
+    ) -> Update | None:
+        """A client's update; its metrics and what it reports are noted. Refused: nothing of it is."""
+        n_train = self.known[int(client)].n_train
         content, put_back = content_of(reply), algorithm.states.remember(client, stores=False)
         rows = {name: tensor[client] for name, tensor in algorithm.states.of("both").items()}
         try:
@@ -128,15 +113,11 @@ class FlowerUpdates:
                 if not reported.is_floating_point() and not 0 <= int(reported) < len(algorithm.components):
                     raise Refused(f"{name}: there is no such component")
                 algorithm.get_buffer(name)[client] = reported  # which models it has received may follow from them
-            sums, form = sums_in(content, n_train), rehearsed(algorithm, data, client, self.round_)
-            return None if form is None else update_in(content, form, n_train), sums
+            sums, form = sums_in(content, n_train), rehearsed(algorithm, data, client, round_)
+            update = None if form is None else update_in(content, form, n_train)
         except Refused:
             put_back()
             raise
-
-    def _add(self, measured: list[dict[str, tuple[float, int]]]) -> None:
-        """Adds to the round's means what most clients have measured: none of them alone brings a column."""
-        names = Counter(name for sums in measured for name in sums)
-        for name in (name for name, n in names.items() if 2 * n > len(measured)):
-            for total, count in (sums[name] for sums in measured if name in sums):
-                self.algorithm.round_metrics.add_sum(name, total, count)
+        for name, (total, count) in sums.items():
+            algorithm.round_metrics.add_sum(name, total, count)
+        return update

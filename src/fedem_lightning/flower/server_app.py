@@ -2,7 +2,7 @@
 
 The run's configuration (`flwr run --run-config`): `overrides`, words of the command line, such as "+experiment=digits
 algorithm=fedem"; `clients`, the number of clients that must be there; `run-dir`, the run's folder; `deadline`, the
-seconds in which a client must answer; `patience`, the seconds in which all clients must appear.
+seconds in which all clients must appear, and in which each must answer.
 """
 
 import functools
@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -41,8 +40,8 @@ def main(grid: Grid, context: Context) -> None:
     require(folder != "", "run-dir: expected the run's folder on the server, an absolute path")
     config = composed(words, return_hydra_config=True)
     require(config.ckpt_path is None, "ckpt_path: a run under Flower cannot go on, its clients' states end with it")
-    n_clients, patience, deadline = int(options["clients"]), float(options["patience"]), float(options["deadline"])
-    _joined, choices = JoinedClients(grid, n_clients, patience, deadline), called_by(config.hydra.runtime.choices)
+    _joined = JoinedClients(grid, int(options["clients"]), float(options["deadline"]))
+    choices = called_by(config.hydra.runtime.choices)
     if _joined.own_files and not any(word.lstrip("+").startswith(("dataset=", "experiment=")) for word in words):
         # rates are those of the default data set, which these clients do not have
         config = composed([*words, "~rates"], return_hydra_config=True)
@@ -65,37 +64,19 @@ def with_clients(config: DictConfig) -> None:
         del config["hydra"]
         config.dataset = {"_target_": f"{__name__}.joined_clients"}
         config.trainer.devices, config.trainer.accelerator = 1, "cpu"  # the server only averages
-        config.trainer.enable_progress_bar = False  # a line a round is printed instead
-        config.callbacks.lines = {"_target_": f"{__name__}.RoundLines"}
         if chosen:
             config.rates_chosen_for = data_and_network(select)
 
 
-class RoundLines(pl.Callback):
-    """Prints a line for each round."""
-
-    began = 0.0
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Starts the clock."""
-        self.began = time.monotonic()
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Prints how many clients took part, and how long the round took."""
-        cohort, rejected = (int(trainer.callback_metrics.get(name, 0)) for name in ("cohort", "rejected"))
-        took = f"{cohort - rejected} of {cohort} clients, {time.monotonic() - self.began:.1f} s"
-        print(f"round {trainer.current_epoch + 1} of {trainer.max_epochs}: {took}", flush=True)
-
-
 class JoinedClients(FederatedDataModule):
-    """The clients that are there within `patience` seconds, UserError if too few; their samples stay with them."""
+    """The clients that are there within `deadline` seconds, UserError if too few; their samples stay with them."""
 
-    def __init__(self, grid: Grid, n_clients: int, patience: float, deadline: float) -> None:
-        end = time.monotonic() + patience
+    def __init__(self, grid: Grid, n_clients: int, deadline: float) -> None:
+        end = time.monotonic() + deadline
         while len(nodes := sorted(grid.get_node_ids())) < n_clients and time.monotonic() < end:
             time.sleep(1.0)
         result, refused = _described(grid, nodes, deadline)
-        lines = [f"{len(result)} of {n_clients} were there after {patience:g} seconds", *refused]
+        lines = [f"{len(result)} of {n_clients} were there after {deadline:g} seconds", *refused]
         require(len(result) >= max(1, n_clients), f"clients: {'; '.join(lines)}")
         for line in (*refused, *(f"client {one.name}: {one.n_train} training samples" for one in result.values())):
             print(line, flush=True)

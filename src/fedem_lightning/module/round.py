@@ -103,10 +103,10 @@ def train_clients(
     context = RoundContext(cohort, parameters, start, sampling, key)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
     here = ClientUpdates(algorithm, round_)
-    source = here if remote is None else remote.begin(algorithm, round_)
+    updates = here.updates(federation, mine) if remote is None else remote.updates(algorithm, federation, mine, round_)
     failure, sent, streams = None, None, set[int]()  # the server's streams that a client has received
     try:
-        for clients, update in source.updates(federation, mine):
+        for clients, update in updates:
             if update is None:
                 continue
             sent = sent or transmission_of(algorithm, update)
