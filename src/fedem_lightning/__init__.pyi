@@ -57,8 +57,8 @@ from .models.backbones import (
     ReferenceCNN,
     ResNet18,
 )
-from .models.client_model import ClientModel, ClientModels
 from .models.embedded import embedded
+from .models.personal_models import ClientModel, ClientModels
 from .module.algorithm import FederatedAlgorithm
 from .run.python_runs import save_run
 from .run.testing import check_algorithm

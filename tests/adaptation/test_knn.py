@@ -21,8 +21,8 @@ from fedem_lightning import (
     UserError,
     load_clients,
 )
-from fedem_lightning.models.client_model import ClientModels
 from fedem_lightning.models.neighbours import votes
+from fedem_lightning.models.personal_models import ClientModels
 from fedem_lightning.serving.model_files import write_clients
 from helpers.federations import block_of, make_data, make_model, table_of, train
 

@@ -299,7 +299,7 @@ def test_loggers_record_what_a_run_was_made_with(tmp_path: Path) -> None:
     recorded = yaml.safe_load((tmp_path / "hparams.yaml").read_text())
     expected = {
         "algorithm": "FedProx",
-        "backbone": {"_target_": "fedem_lightning.models.backbones.simple.Linear", "in_shape": [5], "n_outputs": 1},
+        "backbone": {"_target_": "fedem_lightning.models.backbones.networks.Linear", "in_shape": [5], "n_outputs": 1},
         "mu": 0.7,
         "client_optimizer": {"_target_": "fedem_lightning.local.optimizers.ClientSGD", **vars(sgd)},
         "server_optimizer": {"_target_": "torch.optim.sgd.SGD", "_partial_": True, "lr": 1.0},

@@ -166,7 +166,7 @@ def another_task(target: str) -> Callable[[RecordDict], None]:
         (changed(n_train=0), "node 102 is refused: invalid reply: client: expected a name and samples"),
         (another_task("os.system"), "node 102 is refused: invalid reply: form: Refused: form: no task"),
         (changed(name="1"), "client 1 is refused: two have this name"),
-        (another_task("fedem_lightning.data.tasks.regression.Regression"), "node 102 is refused: invalid reply: form:"),
+        (another_task("fedem_lightning.data.tasks.kinds.Regression"), "node 102 is refused: invalid reply: form:"),
     ],
 )
 def test_a_wrong_description_is_refused(

@@ -67,7 +67,7 @@ NETWORKS: dict[str, Any] = {
     "a class without trust": {"_target_": "canary.Net"},
     "an algorithm": {"_target_": "fedem_lightning.FedAvg", "backbone": None, "n_clients": 3},
     "an optimiser": {"_target_": "torch.optim.SGD", "lr": 0.1},
-    "a task": {"_target_": "fedem_lightning.data.tasks.classes.Classification", "n_classes": 3},
+    "a task": {"_target_": "fedem_lightning.data.tasks.kinds.Classification", "n_classes": 3},
     "an argument": {"_target_": "fedem_lightning.Linear", "in_shape": {"_target_": "os.system", **RUN}, "n_outputs": 3},
     "no text": {"_target_": ["os", "system"], **RUN},
     "a hub's encoder": {"_target_": "fedem_lightning.Transformer", "n_outputs": 3, "path": "someone/encoder"},

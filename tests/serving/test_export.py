@@ -27,8 +27,7 @@ from fedem_lightning import (
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Classification
 from fedem_lightning.export import main
-from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.models.personal_models import ClientModels, SharedModels
 from fedem_lightning.serving import exporting
 from fedem_lightning.serving.onnx_files import measured, random_inputs
 from helpers.federations import make_trainer

@@ -21,7 +21,7 @@ from fedem_lightning import (
     load_clients,
 )
 from fedem_lightning.evaluate.scores import scored_models
-from fedem_lightning.models.client_model import client_model
+from fedem_lightning.models.personal_models import client_model
 from fedem_lightning.serving.model_files import write_clients
 from helpers.conformance import ROWS, Row
 from helpers.every_method import each

@@ -15,7 +15,7 @@ from fedem_lightning.data.datamodule import ARRAYS
 from fedem_lightning.data.formats import read_npz
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.models.client_model import ClientModel
+from fedem_lightning.models.personal_models import ClientModel
 from fedem_lightning.serving.rows import ClientRows, read_rows
 from helpers.serving import FEATURES
 

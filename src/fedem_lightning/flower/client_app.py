@@ -29,8 +29,7 @@ from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.data.tasks import TaskName
 from fedem_lightning.evaluate.scores import models_scored, scored_columns, scores_of
 from fedem_lightning.flower.messages import arrays
-from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.personal_models import OwnModels
+from fedem_lightning.models.personal_models import ClientModels, OwnModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checkpoints import made_from, take_dtypes
 from fedem_lightning.run.command_line import composed

@@ -12,8 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.models.backbones.layers import GUARDED, Dropout, Redrawable, for_clients
+from fedem_lightning.models.backbones.networks import LSTM
 from fedem_lightning.models.backbones.pretrained import Pretrained
-from fedem_lightning.models.backbones.simple import LSTM
 from fedem_lightning.models.tensors import Models, frozen_buffers, share_frozen, trained_parameters
 from fedem_lightning.settings.errors import UserError, given, one_line, require
 from fedem_lightning.settings.recipes import remember_call

@@ -24,9 +24,9 @@ from fedem_lightning.local.optimizers import AnyClientOptimizer, ClientSGD
 from fedem_lightning.local.server_step import Server, ServerOptimizer
 from fedem_lightning.local.training import LocalTraining
 from fedem_lightning.method import Method
-from fedem_lightning.models.client_model import ClientModel
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, arrange, make_components, stacked_state
+from fedem_lightning.models.personal_models import ClientModel
 from fedem_lightning.models.tensors import frozen_bytes
 from fedem_lightning.module import checkpoints, fitting, scoring
 from fedem_lightning.module.round import as_clients_have_it, run_round

@@ -11,8 +11,14 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import n_rows
 from fedem_lightning.evaluate.scores import models_scored
 from fedem_lightning.method import Method
-from fedem_lightning.models.client_model import ClientModel, ClientModels, client_model
-from fedem_lightning.models.personal_models import PersonalModels, SharedModels, concatenated
+from fedem_lightning.models.personal_models import (
+    ClientModel,
+    ClientModels,
+    PersonalModels,
+    SharedModels,
+    client_model,
+    concatenated,
+)
 from fedem_lightning.module.growth import federation_of, grown
 from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.errors import UserError, require

@@ -12,8 +12,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from fedem_lightning.models.client_model import ClientModels
-from fedem_lightning.models.personal_models import SharedModels
+from fedem_lightning.models.personal_models import ClientModels, SharedModels
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.serving.model_files import load_clients, write_clients
 from fedem_lightning.serving.onnx_files import BATCHES, OPSET, measured, names_of, write_onnx

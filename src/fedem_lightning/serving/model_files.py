@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
 from fedem_lightning.data.schema import Schema
-from fedem_lightning.models.client_model import ClientModels, with_state
 from fedem_lightning.models.components import arrange, model_state
-from fedem_lightning.models.personal_models import OwnModels, SharedModels
+from fedem_lightning.models.personal_models import ClientModels, OwnModels, SharedModels, with_state
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checkpoints import model_of, read_checkpoint
 from fedem_lightning.run.callbacks.between_rounds import BEST

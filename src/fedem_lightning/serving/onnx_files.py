@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map
 from fedem_lightning.data.samples import MASK, Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Regression
-from fedem_lightning.models.backbones.simple import LSTM
-from fedem_lightning.models.client_model import ClientModel
+from fedem_lightning.models.backbones.networks import LSTM
+from fedem_lightning.models.personal_models import ClientModel
 from fedem_lightning.settings.errors import UserError, require
 
 LARGEST_DIFFERENCE = 1e-5

@@ -17,7 +17,7 @@ from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import MultiLabel
 from fedem_lightning.evaluate.scores import ClientMeans
 from fedem_lightning.evaluate.summaries import summarize_table
-from fedem_lightning.models.client_model import ClientModels
+from fedem_lightning.models.personal_models import ClientModels
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.run.results import finite
 from fedem_lightning.serving.commands import check_out

@@ -4,8 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedem_lightning.data.tasks.base import MISSING, Loss, OfTask, Task, TaskName, known
-from fedem_lightning.data.tasks.classes import BinaryClassification, Classification, Density, LanguageModel, MultiLabel
-from fedem_lightning.data.tasks.regression import Regression
+from fedem_lightning.data.tasks.kinds import (
+    BinaryClassification,
+    Classification,
+    Density,
+    LanguageModel,
+    MultiLabel,
+    Regression,
+)
 from fedem_lightning.settings.errors import require
 
 __all__ = [

@@ -8,8 +8,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedem_lightning.local.engine.base import Engine, LoopEngine
 from fedem_lightning.local.engine.vmap import VmapEngine
+from fedem_lightning.models.backbones.networks import LSTM
 from fedem_lightning.models.backbones.pretrained import Pretrained
-from fedem_lightning.models.backbones.simple import LSTM
 from fedem_lightning.models.mixture_network import MixtureNetwork
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Positive, PositiveInt

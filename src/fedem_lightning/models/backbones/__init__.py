@@ -1,9 +1,19 @@
 """Backbones: the networks used as components. Any other `nn.Module` from features to outputs can be used too."""
 
-from fedem_lightning.models.backbones.convolutional import CNN, LeNet5, MobileNetV2, ReferenceCNN, ResNet18
 from fedem_lightning.models.backbones.layers import Dropout
+from fedem_lightning.models.backbones.networks import (
+    CNN,
+    LSTM,
+    MLP,
+    Categorical,
+    CharLSTM,
+    LeNet5,
+    Linear,
+    MobileNetV2,
+    ReferenceCNN,
+    ResNet18,
+)
 from fedem_lightning.models.backbones.pretrained import LoRA, Pretrained
-from fedem_lightning.models.backbones.simple import LSTM, MLP, Categorical, CharLSTM, Linear
 
 __all__ = [
     "CNN",
