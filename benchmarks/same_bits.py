@@ -114,7 +114,6 @@ def runs() -> dict[str, list[str]]:
         rows[f"backbone {name}"] = [f"backbone={name}", *COLOUR, "trainer.max_epochs=1"]
     rows["backbone lstm"] = [*TEXT, "algorithm=fedem"]
     rows["backbone mlp"] = [*DIGITS, "algorithm=fedem"]
-    rows["augmentation"] = [*COLOUR, "backbone=lenet"]  # cifar10 has crop_flip
     rows["initialization shared"] = [*SYNTHETIC, "algorithm.initialization=shared", UNSEEN]
     rows["warm-up"] = [*SYNTHETIC, "algorithm.warmup_rounds=1"]
     rows["reference"] = [*SYNTHETIC, "fidelity=reference", "+experiment=synthetic"]

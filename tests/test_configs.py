@@ -18,7 +18,6 @@ GROUPS = (
     "adaptation",
     "algorithm",
     "dataset",
-    "dataset/augmentation",
     "backbone",
     "engine",
     "network",
@@ -98,8 +97,6 @@ def overrides_for(option: str, files: Path) -> list[str]:
         overrides += ["backbone.body.model_name=resnet10t", "backbone.body.pretrained=false"]
     if name in ("mobilenet_v2", "resnet18"):  # three components: experiment/cifar10
         overrides.append("algorithm=fedavg")
-    if group == "dataset/augmentation":
-        overrides += ["dataset=cifar10", "backbone=lenet"]
     if name in ("floral_mnist", "floral_cifar10"):  # four groups, and three clients
         overrides.append("dataset.n_groups=2")
     if name == "three_approaches_emnist":  # 20 clients a round

@@ -1,4 +1,4 @@
-"""Local training: rates, batches, keys of dropout and augmentation, buffers, and the means of what is sent."""
+"""Local training: rates, batches, keys of dropout, buffers, and the means of what is sent."""
 
 import math
 from collections import defaultdict
@@ -111,7 +111,7 @@ def test_the_order_of_samples_does_not_depend_on_the_block_but_on_the_seed() -> 
     assert batches_met(local_epochs=1.5, seed=1) != together
 
 
-# --- keys of dropout and augmentation ---------------------------------------------------------------------------------
+# --- keys of dropout ------------------------------------------------------------------------------------------------
 
 
 class Masked(torch.nn.Module):
@@ -140,30 +140,6 @@ def test_dropout_differs_between_rounds_clients_steps_and_components() -> None:
     assert len(set(masks[0])) == len(masks[0])
     assert masks[1] == masks[0]
     assert not set(masks[2]) & set(masks[0])
-
-
-class Keys:
-    """An augmentation that changes nothing and notes the samples' keys."""
-
-    def __init__(self) -> None:
-        self.keys: list[int] = []
-
-    def __call__(self, x: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        self.keys += keys.tolist()
-        return x
-
-
-def test_augmentation_differs_between_rounds_clients_steps_and_samples() -> None:
-    found = []
-    for options in ({"engine": "loop"}, {"engine": "vmap"}, {"engine": "loop", "seed": 1}):
-        data, keys = make_data(sizes=(10, 10), fractions=ALL_TRAIN), Keys()
-        data.federation.augmentation = keys
-        train(make_model(FedAvg, data, local_epochs=2, batch_size=5, **options), data, 2)
-        assert len(keys.keys) == 2 * 2 * 2 * 10
-        assert len(set(keys.keys)) == len(keys.keys)
-        found.append(set(keys.keys))
-    assert found[1] == found[0]
-    assert not found[2] & found[0]
 
 
 # --- buffers ----------------------------------------------------------------------------------------------------------

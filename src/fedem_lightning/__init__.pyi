@@ -3,7 +3,6 @@ from .aggregate.compression import Compression, EightBit, TopK
 from .aggregate.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
 from .aggregate.topology import Topology
 from .data import (
-    CropFlip,
     DensityDataModule,
     Digits,
     FederatedDataModule,
@@ -93,7 +92,6 @@ __all__ = [
     "ClientSGD",
     "Clustered",
     "Compression",
-    "CropFlip",
     "DFedEM",
     "Dapper",
     "DensityDataModule",

@@ -14,7 +14,6 @@ from fedem_lightning import (
     MLP,
     CharLSTM,
     ClientSGD,
-    CropFlip,
     Engine,
     FedEM,
     FederatedDataModule,
@@ -63,7 +62,6 @@ def images(channels: int, side: int, sizes: tuple[int, ...] = (9, 4, 7)) -> Fede
         n_classes=3,
         fractions=(1.0, 0.0, 0.0),
     )
-    data.federation.augmentation = CropFlip(padding=2)
     return data
 
 

@@ -211,11 +211,8 @@ def test_equal_samples_are_seen_once() -> None:
 
 
 def test_what_has_no_features_is_one_line() -> None:
-    augmented = images()
-    augmented.federation.augmentation = lambda x, keys: x
     head, all_of_it = Pretrained(Tokens(), 2, 8), Pretrained(Tokens(), 2, 8, trains="all")
     for data, network, line in (
-        (augmented, head, "dataset.augmentation: the features of a frozen body are computed once"),
         (images(), all_of_it, "body: expected a Pretrained network with trains=head"),
         (embedded(images(), head), head, "data: expected samples that lie in memory, and are no features yet"),
     ):

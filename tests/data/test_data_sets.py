@@ -1,4 +1,4 @@
-"""The known data sets as federations: images with shifts and augmentation, text as windows, regression."""
+"""The known data sets as federations: images with shifts, text as windows, regression."""
 
 import functools
 from pathlib import Path
@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 from fedem_lightning import (
     CharLSTM,
     ClientSGD,
-    CropFlip,
     FedEM,
     ImageDataModule,
     LoopEngine,
@@ -130,42 +129,6 @@ def test_smoothed_labels_in_the_loss_only(weights: tuple[Any, ...] | None) -> No
         assert torch.equal(a, b)
     text = Classification(3, 7, weights, eps)  # a sequence of seven
     assert_allclose(text.losses(z.unsqueeze(0), y.unsqueeze(0)), losses.sum().view(1))
-
-
-def test_crop_and_flip_are_what_numpy_does() -> None:
-    x = torch.rand(40, 2, 6, 6)
-    keys = torch.arange(40) * 7919
-    out = CropFlip(padding=2)(x, keys)
-    padded = np.pad(x.numpy(), [(0, 0), (0, 0), (2, 2), (2, 2)])
-    seen = set()
-    for i in range(40):
-        crops = {
-            (r, c, f): padded[i, :, r : r + 6, c : c + 6][:, :, :: -1 if f else 1]
-            for r in range(5)
-            for c in range(5)
-            for f in (False, True)
-        }
-        matches = [where for where, crop in crops.items() if np.array_equal(crop, out[i])]
-        assert len(matches) == 1
-        seen.add(matches[0])
-    assert len(seen) > 20
-    assert torch.equal(out, CropFlip(padding=2)(x, keys))
-
-
-def test_augmentation_is_a_function_of_seed_round_and_client(colour: Path) -> None:
-    data = ImageDataModule("cifar10", "iid", n_clients=3, path=colour, augmentation=CropFlip(2))
-    block, alone = (data.federation.block(torch.tensor(c), "train") for c in ([0, 2], [2]))
-    first, second = block.counts().tolist()
-    rows = torch.arange(4)
-    x, y = block.batch(rows + first, torch.tensor(5), torch.float32)
-    again, _ = alone.batch(rows, torch.tensor(5), torch.float32)
-    other, _ = alone.batch(rows, torch.tensor(6), torch.float32)
-    assert torch.equal(x, again)
-    assert not torch.equal(x, other)
-    assert torch.equal(y, alone.y()[:4])
-    assert second >= 4
-    plain = alone.x(torch.float32)[:4]
-    assert not torch.equal(x, plain)  # and what is scored is not augmented
 
 
 SPOKEN = {

@@ -28,7 +28,7 @@ SPLIT = f"{HELD_OUT} fractions"
 DEALT = f"{SPLIT} partition n_clients alpha beta n_label_groups shards_per_client min_samples"
 OWN = f"{DEALT} split_by"
 TASK = "task n_classes standardize_targets class_weights"
-IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std augmentation domains"
+IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert mean std domains"
 TABLE = "path label client features categorical missing split"
 KEYWORDS: dict[Any, str] = {
     SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",

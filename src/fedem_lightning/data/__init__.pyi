@@ -9,7 +9,7 @@ from .own_folders import FolderDataModule, PFLlibDataModule
 from .own_splits import OwnSplitting
 from .partitions import Dealing
 from .samples import Arrays, Domains, Windows
-from .shifts import CropFlip, Shift
+from .shifts import Shift
 from .splits import HoldOut, Split, Splitting
 from .table_features import TableFeatures
 from .tables import TableDataModule
@@ -19,7 +19,6 @@ from .torch_data import TorchDataModule
 __all__ = [
     "Arrays",
     "Block",
-    "CropFlip",
     "Dealing",
     "DensityDataModule",
     "Digits",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.samples import Arrays, Inputs
 from fedem_lightning.data.splits import ranks
 from fedem_lightning.settings.errors import UserError
@@ -62,20 +61,13 @@ class Block:
         assert self.federation.domains is not None  # callers check it in their `prepare`
         return self.federation.domains.of_sample[self.index]
 
-    def batch(self, positions: Tensor, key: Tensor, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
-        """A training batch x [..., B, *in_shape], y [..., B] or [..., B, targets], augmented if the data are.
+    def batch(self, positions: Tensor, dtype: torch.dtype) -> tuple[Inputs, Tensor]:
+        """A training batch x [..., B, *in_shape], y [..., B] or [..., B, targets].
 
-        `positions` are indices into the block's samples, int64 [..., B]; the key of client and step, int64 [...], sets
-        the augmentation.
+        `positions` are indices into the block's samples, int64 [..., B].
         """
-        samples = self.federation.samples
         index = self.index.index_select(0, positions.flatten()).view_as(positions)
-        x = samples.features(index, dtype)
-        if self.federation.augmentation is not None:
-            assert isinstance(x, Tensor)  # images
-            keys = fold(key.unsqueeze(-1), Purpose.AUGMENT, torch.arange(positions.shape[-1], device=key.device))
-            x = self.federation.augmentation(x.flatten(0, positions.ndim - 1), keys.flatten()).view_as(x)
-        return x, samples.labels(index)
+        return self.federation.samples.features(index, dtype), self.federation.samples.labels(index)
 
     def thinned(self, share: float, draws: Tensor) -> "Block":
         """A share of each client's samples, rounded up: those with the lowest draws, int64 [n] in [0, 2^32)."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedem_lightning.data.arrays import listed
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.samples import Arrays, Domains, Fields, InShape, Samples, as_tensor, hash_of
-from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.splits import Split, splits_by_client
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.data.tasks import Task
@@ -33,7 +32,6 @@ class Federation:
         seen: Tensor,  # bool [T]; the unseen clients take no part in training
         task: Task,
         truth: dict[str, np.ndarray] | None = None,  # of generated data, by client or component, such as "group" [T]
-        augmentation: Augmentation | None = None,  # of training batches
         notes: dict[str, Any] | None = None,  # where samples come from, which were left out; saved in results.json
         domains: Domains | None = None,
         features: TableFeatures | None = None,  # how rows of a table became x, if they did
@@ -41,8 +39,7 @@ class Federation:
     ) -> None:
         self.samples, self.splits, self.names = samples, splits, names
         self.seen, self.task, self.truth = seen, task, truth or {}
-        self.augmentation, self.notes, self.domains = augmentation, notes or {}, domains
-        self.features, self.keys = features, keys
+        self.notes, self.domains, self.features, self.keys = notes or {}, domains, features, keys
         self._digest_of_x: str | None = None
         self._clients: dict[bool, Tensor] = {}
 

@@ -14,7 +14,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.partitions import Dealing, Labels, Partition, PartitionName
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.samples import Arrays, Domains
-from fedem_lightning.data.shifts import Augmentation, Shift
+from fedem_lightning.data.shifts import Shift
 from fedem_lightning.data.sources import SOURCES, load_arrays
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.tasks import Classification
@@ -36,7 +36,6 @@ class ImageDataModule(FederatedDataModule):
         sample_fraction: up to 1: fraction of the samples to use, drawn at random; from 2 on: their number.
         invert: whether black and white are exchanged (FEMNIST is black on white, EMNIST white on black).
         mean, std: of each channel in [0, 1], for normalisation.
-        augmentation: of training batches.
         domains: name of a domain -> regular expression for the start of its clients' names, for `Agnostic`.
         label_smoothing: in [0, 1), see `Classification`.
         options: those of `Dealing`, `Shift` and `Splitting`.
@@ -55,7 +54,6 @@ class ImageDataModule(FederatedDataModule):
         invert: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        augmentation: Augmentation | None = None,
         domains: Mapping[str, str] | None = None,
         label_smoothing: BelowOne = 0.0,
         **options: Annotated[Any, Dealing, Shift, Splitting],
@@ -77,7 +75,6 @@ class ImageDataModule(FederatedDataModule):
                 names=dealt.names,
                 seen=splitting.seen(dealt.names),
                 truth=truth,
-                augmentation=augmentation,
                 domains=None if domains is None else domains_by_name(domains, dealt.client, dealt.names),
                 notes={"source": origin, "partition": str(partition), **dealt.notes},
             )

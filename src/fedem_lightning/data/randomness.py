@@ -31,7 +31,6 @@ class Purpose(IntEnum):
     SYNTHETIC = 6
     GROUPS = 7
     COMPONENT = 8
-    AUGMENT = 9
     SUBSAMPLE = 10
     SCORED = 11
     TOPOLOGY = 12

@@ -1,6 +1,5 @@
 """What a model knows of the federation it was trained on: its clients' names and the form of a sample, without data."""
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,11 @@ from fedem_lightning.data.arrays import (
 )
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
-from fedem_lightning.data.shifts import Augmentation
 from fedem_lightning.data.table_features import TableFeatures, check_values, numbers
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.settings.errors import UserError, require
-from fedem_lightning.settings.recipes import import_path, recipe
-from fedem_lightning.settings.remaking import make
+from fedem_lightning.settings.recipes import recipe
+from fedem_lightning.settings.remaking import LAST, make
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,6 @@ class Schema:
     columns: dict[str, str] = field(default_factory=dict)  # names of the table's columns "label" and "client"
     domains: tuple[str, ...] | None = None  # names of the samples' domains, if they are known
     whole: dict[str, int] = field(default_factory=dict)  # array of whole numbers (one alone is "x") -> largest plus 1
-    augmentation: Augmentation | None = None  # of training batches, with which new clients train, too
-    lost_augmentation: str = ""  # its name, where a file could not say how it is made
 
     @classmethod
     def of(cls, federation: Federation) -> "Schema":
@@ -77,7 +73,6 @@ class Schema:
             columns=dict(notes.get("columns", {})),
             domains=None if federation.domains is None else federation.domains.names,
             whole={name: int(x.max()) + 1 if x.numel() else 1 for name, x in whole.items()},
-            augmentation=federation.augmentation,
         )
 
     @property
@@ -203,11 +198,7 @@ class Schema:
         """The facts as plain values and tensors, for a checkpoint."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         features = None if self.features is None else self.features.state()
-        change, lost = self.augmentation, self.lost_augmentation
-        if change is not None and not type(change).__module__.startswith("fedem_lightning."):
-            change, lost = None, import_path(change if inspect.isroutine(change) else type(change))
-        made = {"task": recipe(self.task), "augmentation": recipe(change)}
-        return found | made | {"features": features, "lost_augmentation": lost}
+        return found | {"task": recipe(self.task), "features": features}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Schema":
@@ -215,8 +206,13 @@ class Schema:
         tuples = {name: None if state[name] is None else tuple(state[name]) for name in ("names", "classes", "domains")}
         shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
-        made = {name: make(state.get(name), key=name) for name in ("task", "augmentation")}  # older files have one
-        return cls(**{**state, **tuples, **shapes, **made, "features": features})
+        require(
+            not state.get("augmentation"),
+            f"augmentation: the file has one, as commit {LAST} knows it and later ones do not",
+        )
+        known = {name: value for name, value in state.items() if name in cls.__dataclass_fields__}
+        made = {"task": make(state["task"], key="task"), "features": features}
+        return cls(**{**known, **tuples, **shapes, **made})
 
 
 def _shape(shape: Any) -> InShape:

@@ -156,7 +156,6 @@ def federation_of(context: Context) -> Federation:
         position=torch.cat(rows).numpy(),
         task=whole.task,
         names=(str(whole.names[t]),),
-        augmentation=whole.augmentation,
         notes=whole.notes,
         features=whole.features,
     )

@@ -160,7 +160,7 @@ class Batches:
     counts: Tensor  # int64 [C], number of samples of each client, on the CPU
     last: Tensor  # int64 [C], of how many of them the last pass consists, on the CPU
     size: int  # B
-    keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout and augmentation
+    keys: Tensor  # int64 [C], functions of (seed, round, client), for dropout
     limit: int = 2**62  # largest number of steps of each client
 
 

@@ -47,14 +47,12 @@ def embedded(data: FederatedDataModule, body: Pretrained) -> FederatedDataModule
 
     Give the algorithm the same network, `FedEM(body, data.n_clients)`. Clients train heads; a client's model still
     takes samples. The body (of trains="head") runs on its own device, in its own dtype. Data may be arrays, images or
-    texts, but not augmented.
+    texts.
     """
     start, federation = time.perf_counter(), data.federation
     raw: Any = federation.samples
     frozen = isinstance(body, Pretrained) and body.frozen_body
     require(frozen, "body: expected a Pretrained network with trains=head, whose features do not change")
-    changes = "the features of a frozen body are computed once, but augmentation changes samples in every round"
-    require(federation.augmentation is None, f"dataset.augmentation: {changes}; choose none, or trains=adapters")
     require(type(raw) in (Arrays, Fields), "data: expected samples that lie in memory, and are no features yet")
     parts = [split.fingerprint()[0] for split in federation.splits.values()]  # positions of the samples
     used = torch.cat(parts).unique()  # ascending

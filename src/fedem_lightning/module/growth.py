@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,5 +95,4 @@ def federation_of(
     seen[: schema.n_clients] = schema.seen
     all_names = tuple(schema.name(t) for t in range(schema.n_clients)) + names
     domains = None if schema.domains is None else Domains(schema.domains, torch.full_like(clients, -1))
-    more: dict[str, Any] = {"domains": domains, "features": schema.features, "augmentation": schema.augmentation}
-    return Federation(samples, splits, all_names, seen, schema.task, **more)
+    return Federation(samples, splits, all_names, seen, schema.task, domains=domains, features=schema.features)

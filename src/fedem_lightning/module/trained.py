@@ -1,6 +1,5 @@
 """A trained model: clients by name, and new clients that get a model from their samples."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -93,9 +92,6 @@ class TrainedModel:
         train, 1 val, 2 test, [n]; only training samples (and validation, where a method selects by it) are used.
         """
         algorithm, schema = self.algorithm, self.schema
-        if lost := schema.lost_augmentation:
-            message = "with which clients trained, and a file cannot say how it is made"
-            warnings.warn(f"augmentation: new clients train without {lost}, {message}", stacklevel=2)
         clients: list[int] = []
         new: list[str] = []
         for name in names:

@@ -22,7 +22,6 @@ _ROOMS = {
     "server_optimizer": ("local.server_step", "torch.optim"),
     "client_optimizer": ("local.optimizers",),
     "task": ("data.tasks",),
-    "augmentation": ("data.shifts",),
     "adaptation": ("evaluate.adapt",),
     "engine": ("local.engine",),
     "aggregation": ("aggregate",),

@@ -157,7 +157,7 @@ class LoopEngine(Engine):
                 each = (rows for part in parts for rows in part.split(batches.size))
                 steps = list(itertools.islice(each, batches.limit))
                 for s, rows in enumerate(steps):
-                    x, y = block.batch(rows, fold(batches.keys[c], s), anyone.dtype)  # [B, ...]
+                    x, y = block.batch(rows, anyone.dtype)  # [B, ...]
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                     for m, model in enumerate(models):
                         weight = torch.ones_like(rows, dtype=anyone.dtype) if weights is None else weights[rows, m]

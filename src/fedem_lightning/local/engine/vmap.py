@@ -100,7 +100,6 @@ class VmapEngine(Engine):
         stack = tree_map(lambda t: t.index_select(0, by_size), learners)  # [C, M, ...], contiguous, trained in place
         passes = -(-counts // batches.size)  # steps of a pass, descending
         keys, n_passed = batches.keys[by_size], passes.to(device)
-        draws = bool(step.key_names) or block.federation.augmentation is not None
         limit = CACHE // n_values(block.federation.in_shape) if device.type == "cpu" else 2**62
         norms = padded_norms(step.backbone).values()
         last, reported = batches.last.sort(descending=True).values, 0.0  # samples; clients
@@ -116,9 +115,9 @@ class VmapEngine(Engine):
                     real = column < sizes[rows].to(device).unsqueeze(1)  # [A, B]
                     offset = ((starts[rows] + j * batches.size).unsqueeze(1) + column).clamp(max=len(order) - 1)
                     positions = order.index_select(0, offset.flatten()).view_as(offset)  # [A, B]
-                    key = fold(keys[rows], e * n_passed[rows] + j) if draws else keys[rows]
+                    key = fold(keys[rows], e * n_passed[rows] + j) if step.key_names else keys[rows]
                     state = tree_map(lambda t, rows=rows: t[rows], stack)  # views
-                    x, y = block.batch(positions, key, dtype)
+                    x, y = block.batch(positions, dtype)
                     weight = _weights(weights, positions, real.to(dtype))
                     batch = Batch(x, y, weight, real.sum(dim=1).to(dtype), key)
                     with padding(norms if sizes[rows.start] > sizes[rows.stop - 1] else ()):
