@@ -10,6 +10,7 @@ import pytest
 
 from fedem_lightning import FedAvg, load, save_run
 from fedem_lightning.export import main as export
+from fedem_lightning.serving.commands import main_of
 from helpers import serving
 from helpers.commands import call
 from helpers.federations import make_data, make_trainer
@@ -65,7 +66,7 @@ def test_commands_import_it_only_if_it_is_trusted(
     monkeypatch.chdir(tmp_path)
     for name, arguments in COMMANDS.items():
         sys.modules.pop("my_network")
-        main = import_module(f"fedem_lightning.{name}").main
+        main = main_of(name)
         line = serving.refused(main, capsys, *arguments)
         assert line.startswith("backbone: the file wants to call my_network.Net, ")
         assert "--trust my_network" in line

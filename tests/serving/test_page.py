@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fedem_lightning.serving.commands import main_of
 from helpers import serving
 from helpers.paths import ROOT
 
@@ -36,7 +37,7 @@ def test_the_page_works(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             continue
         for command in re.sub(r"\\\n\s*", "", block).splitlines():
             _, _, module, *arguments = shlex.split(command)
-            import_module(module).main(arguments)
             ran.append(module.rpartition(".")[2])
+            main_of(ran[-1])(arguments)
     assert set(ran) == {*COMMANDS, "export"}
     assert len(pd.read_parquet("predictions.parquet")) == 3 * 24

@@ -35,13 +35,10 @@ def test_unseen_clients_have_the_scores_of_their_run(
 
 
 def test_rows_without_a_split_are_all_for_training(place: Path, tmp_path: Path) -> None:
-    """And one client's rows need no column."""
     table = pd.read_csv(place / "unseen.csv")
-    first = table[table.client == table.client[0]].drop(columns=["client", "split"])
+    first = table[table.client == table.client[0]].drop(columns="split")
     first.to_parquet(tmp_path / "one.parquet")
-    main(
-        [str(place / "fedem"), str(tmp_path / "one.parquet"), "--client", "x", "--out", str(tmp_path / "c.safetensors")]
-    )
+    main([str(place / "fedem"), str(tmp_path / "one.parquet"), "--out", str(tmp_path / "c.safetensors")])
     model = load(place / "fedem")
-    mine = model.personalize(first.drop(columns="y").to_numpy(), first.y.to_numpy(), "x")
+    mine = model.personalize(first.drop(columns=["client", "y"]).to_numpy(), first.y.to_numpy(), "x")
     assert torch.equal(load_clients(tmp_path / "c.safetensors").personal.mixture[0], mine.weights)

@@ -40,7 +40,6 @@ OTHERS = {
     "predict run good.csv --out good.csv --force": "--out: good.csv is what the command reads",
     "predict run new.npz --out p.csv": "DATA: 4 of 4 clients have no model: 100, 101, 102, ...",
     "predict run wide.npz --out p.csv": "x: expected shape [n, 3] as in training, got [40, 5]",
-    "predict run good.npz --out p.csv --client nobody": "--client: DATA names the clients of its rows",
     "personalize run new.npz --out p.csv": "--out: expected the name of a file that ends in .safetensors, got p.csv",
     "personalize run no_y.npz --out p.safetensors": "DATA: no_y.npz has no labels",
     "personalize run new.npz --out text.safetensors": "--out: text.safetensors is already there",

@@ -16,12 +16,12 @@ def main_of(command: str) -> Callable[..., None]:
 
     The work is a function of a module of this room, which takes seconds to import: --help and a wrong option do not.
     """
-    options, place = _COMMANDS[command]
+    place = "exporting" if command == "export" else "predicting"
 
     def main(arguments: list[str] | None = None) -> None:
         with one_line_for_mistakes():
             parser = Parser(prog=f"python -m fedem_lightning.{command}")
-            options(parser)
+            _OPTIONS[command](parser)
             parser.add_argument("--force", action="store_true", help="write over earlier files")
             several = "a package of yours that RUN's model needs; can be given several times"
             parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
@@ -35,8 +35,7 @@ def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help=run)
     parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv, .tsv or .parquet")
     forms = "an .npz with x, client and optional y, split, names; or a table with the columns of the training table"
-    group = parser.add_argument_group("DATA", f"{forms}, of vectors with client, y and split")
-    group.add_argument("--client", metavar="NAME", help="all rows belong to this client; DATA then names no clients")
+    parser.add_argument_group("DATA", f"{forms}, of vectors with client, y and split")
 
 
 def _personalize(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +89,4 @@ def check_out(chosen: argparse.Namespace, *endings: str) -> None:
     require(chosen.force or not path.exists(), f"--out: {path} is already there; choose another name, or add --force")
 
 
-_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
-    "personalize": (_personalize, "personalizing"),
-    "predict": (_predict, "predicting"),
-    "evaluate": (_evaluate, "predicting"),
-    "export": (_export, "exporting"),
-}
+_OPTIONS = {"personalize": _personalize, "predict": _predict, "evaluate": _evaluate, "export": _export}

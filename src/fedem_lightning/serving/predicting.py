@@ -1,4 +1,4 @@
-"""Models of many clients on rows, in blocks: the commands `predict` and `evaluate`."""
+"""Models of many clients on rows, in blocks: the commands `personalize`, `predict` and `evaluate`."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from fedem_lightning.models.personal_models import ClientModels
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.run.results import finite
 from fedem_lightning.serving.commands import check_out
-from fedem_lightning.serving.model_files import load_clients
+from fedem_lightning.serving.model_files import load, load_clients, write_clients
 from fedem_lightning.serving.rows import ClientRows, read_rows
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.files import replacing, write_atomically
@@ -31,11 +31,36 @@ SHOWN_SUMS = ("weighted", "mean", "bottom_decile", "worst")
 """The summaries that are shown, in their order."""
 
 
+def personalize(chosen: argparse.Namespace) -> None:
+    """Runs the command with the options of its parser; UserError: nothing has been written."""
+    check_out(chosen, ".safetensors")
+    model = load(chosen.run, chosen.trust)
+    kind = type(model).__name__
+    schema = model.schema
+    assert schema is not None  # `load` refuses a model without
+    rows = read_rows(chosen.data, schema, labelled=True)
+    codes = rows.codes()
+    models = model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
+    n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
+    tested = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
+    write_clients(chosen.out, models)
+    n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
+    print(f"{kind}: {n}; written: {chosen.out}")
+    places = {name: schema.place(name) for name in rows.names if rows.split is None}
+    if held_out := [name for name, place in places.items() if place is not None and not schema.seen[place]]:
+        print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
+    if idle := int((n_train == 0).sum()):
+        print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
+    if tested is not None:
+        title = f"scores on {int(tested.n_test.sum())} test rows of {int((tested.n_test > 0).sum())} clients"
+        print_scores(title, summarize_table(tested, "test", n_train))
+
+
 def predict(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
     check_out(chosen, ".parquet", ".csv")
     models = load_clients(chosen.run, chosen.trust)
-    rows = read_rows(chosen.data, models.schema, chosen.client)
+    rows = read_rows(chosen.data, models.schema)
     write_table(chosen.out, predictions(models, rows))
     clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
     print(f"{len(rows)} rows of {clients} predicted; written: {chosen.out}")
@@ -46,7 +71,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
     if chosen.out is not None:
         check_folder(chosen.out, ["evaluation.json", "clients.csv"], chosen.force)
     models = load_clients(chosen.run, chosen.trust)
-    rows = read_rows(chosen.data, models.schema, chosen.client, labelled=True)
+    rows = read_rows(chosen.data, models.schema, labelled=True)
     scored = np.ones(len(rows), dtype=bool) if rows.split is None else rows.split == SPLITS.index("test")
     n = int(scored.sum())
     require(n > 0, "DATA: it has a split, but no test rows")

@@ -38,11 +38,10 @@ class ClientRows:
         return np.zeros(len(self), dtype=np.int8) if self.split is None else self.split
 
 
-def read_rows(path: Path, schema: Schema, client: str | None = None, labelled: bool = False) -> ClientRows:
+def read_rows(path: Path, schema: Schema, labelled: bool = False) -> ClientRows:
     """Reads DATA, an .npz with x, client and optional y, split, names, or a table; labels only if they are needed.
 
-    `client` is the one client of all rows; None: DATA names them. UserError if the file is missing or broken, or has
-    another form than the samples of training.
+    UserError if the file is missing or broken, or has another form than the samples of training.
     """
     one_array = schema.vocabulary is None and not isinstance(schema.in_shape, Mapping)
     python = "in Python model.client(NAME).predict takes what the model takes"
@@ -57,7 +56,7 @@ def read_rows(path: Path, schema: Schema, client: str | None = None, labelled: b
         require("y" in found, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
         shape = found["y"].shape
         require(shape[:1] == (n,), f"y: expected labels of {n} samples as x has, got shape {shape}")
-    owner, names = _clients(found, client, schema, n)
+    owner, names = _clients(found, schema, n)
     split = check_split(found["split"], n) if "split" in found else None
     return ClientRows(
         schema.samples_of(found["x"], schema.labels(found["y"]) if labelled else None), owner, names, split
@@ -86,17 +85,12 @@ def _from_table(path: Path, schema: Schema, labelled: bool) -> dict[str, Any]:
     return {**found, "x": schema.x_of(frame)}
 
 
-def _clients(
-    found: Mapping[str, Any], client: str | None, schema: Schema, n: int
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _clients(found: Mapping[str, Any], schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The client of each row [n], and the names of the clients that have rows, those of the run first, in its order."""
-    if client is not None:
-        require("client" not in found, "--client: DATA names the clients of its rows; give either")
-        return np.zeros(n, dtype=np.int64), (client,)
     if "client" not in found and schema.n_clients == 1:
         return np.zeros(n, dtype=np.int64), (schema.name(0),)
     column = schema.columns.get("client", "client")
-    require("client" in found, f"DATA: no clients ({column}); or --client NAME, if all rows are one client's")
+    require("client" in found, f"DATA: no clients ({column})")
     codes, names = check_clients(found["client"], found.get("names"), n)
     places = {t: schema.place(names[t]) for t in np.unique(codes).tolist()}
     present = sorted(places, key=lambda t: (places[t] is None, places[t] or 0))
