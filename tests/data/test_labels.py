@@ -58,27 +58,16 @@ def test_tokens_stay_whole_numbers() -> None:
         (X, RNG.normal(size=(N, 3)), "regression"),
     ],
 )
-def test_missing_labels_are_counted_and_samples_without_any_left_out(x: Any, y: Any, task: Any) -> None:
+def test_missing_labels_are_counted_and_samples_without_any_refused(x: Any, y: Any, task: Any) -> None:
     y = y.astype(float)
     y.reshape(N, -1)[1, 0] = y.reshape(N, -1)[6, 1] = np.nan
+    data = made(x, y, task).federation
+    assert describe(data)["missing_labels"] == f"2 of {y.size}, left out of losses and scores"
+    expected = y if task == "regression" else np.where(np.isnan(y), MISSING, y)
+    np.testing.assert_array_equal(stored(data).y, expected)
     y[[2, 5]] = np.nan
-    domain, split = np.arange(N) % 3, np.arange(N) % 4 // 3 * 2
-    with pytest.warns(UserWarning, match="^y: 2 of 12, left out: none of their labels is known$"):
-        data = made(x, y, task, domain=domain, split=split).federation
-    said = {"missing_labels": f"2 of {10 * y[0].size}, left out of losses and scores"}
-    said |= {"samples_without_labels": "2 of 12, left out"}
-    assert {name: data.notes.get(name) for name in said} == said
-    assert {name: describe(data).get(name) for name in said} == said
-    kept = [i for i in range(N) if i not in (2, 5)]
-    samples = stored(data)
-    np.testing.assert_array_equal(samples.x, x[kept])
-    expected = y[kept] if task == "regression" else np.where(np.isnan(y[kept]), MISSING, y[kept])
-    np.testing.assert_array_equal(samples.y, expected)
-    assert data.domains is not None
-    np.testing.assert_array_equal(data.domains.of_sample, domain[kept])
-    positions, clients = data.splits["train"].positions(torch.arange(2))
-    assert sorted(positions.tolist()) == [i for i, k in enumerate(kept) if split[k] == 0]
-    np.testing.assert_array_equal(clients, CLIENT[kept][positions])
+    with pytest.raises(UserError, match=r"^y: no label is known of 2 of 12 samples; leave them out$"):
+        made(x, y, task)
 
 
 REFUSED = {

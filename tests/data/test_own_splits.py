@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedem_lightning import FederatedDataModule, NpzDataModule, TableDataModule, TorchDataModule, UserError
+from fedem_lightning import FederatedDataModule, NpzDataModule, TableDataModule, UserError
 
 N, RNG = 240, np.random.default_rng(0)
 SHOP = np.array(["north", "south", "west"])[RNG.integers(3, size=N)]
@@ -63,27 +63,21 @@ def test_rows_of_a_group_stay_together(tmp_path: Path) -> None:
     assert (other != codes(table(tmp_path, split_by="group:visitor"))).any()
 
 
-def test_arrays_come_with_the_option(tmp_path: Path) -> None:
+def test_an_array_of_a_file_splits(tmp_path: Path) -> None:
     x, y = FRAME[["price"]].to_numpy(), np.arange(N) % 3
     wanted = codes(table(tmp_path, FRAME.assign(sold=y), split_by="time:opened"))
-    made = FederatedDataModule.from_arrays(x, y, SHOP, split_by={"time": DAY})
-    assert codes(made).tolist() == wanted.tolist()
     np.savez(tmp_path / "a.npz", x=x, y=y, client=SHOP, opened=DAY.to_numpy())
     assert codes(NpzDataModule(tmp_path / "a.npz", split_by="time:opened")).tolist() == wanted.tolist()
-    samples = {shop: (x[shop == SHOP], y[shop == SHOP]) for shop in sorted(set(SHOP))}
-    times = np.concatenate([DAY[shop == SHOP] for shop in samples])
-    order = codes(TorchDataModule(samples, split_by={"time": times}))
-    assert order.tolist() == np.concatenate([np.array(wanted)[shop == SHOP] for shop in samples]).tolist()
-    several = np.where(np.arange(N)[:, None] == 5, np.nan, np.stack([y % 2, y == 2], axis=1))
-    with pytest.warns(UserWarning, match="y: 1 of 240, left out"):  # and its time with it
-        data = FederatedDataModule.from_arrays(x, several, SHOP, task="multilabel", split_by={"time": list(range(N))})
-    assert [len(data.federation.splits[split]) for split in ("train", "val", "test")] == [145, 47, 47]
+    np.savez(tmp_path / "b.npz", x=x, y=y, client=SHOP, opened=[np.nan, *range(1, N)])
+    with pytest.raises(UserError, match=r"^split_by: 1 samples have no time$"):
+        NpzDataModule(tmp_path / "b.npz", split_by="time:opened")
+    with pytest.raises(UserError, match=r"^split_by: arrays in Python have no columns; give their split$"):
+        FederatedDataModule.from_arrays(x, y, SHOP, split_by="time:opened")
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "form": ({"split_by": "month:opened"}, "split_by: expected time:COLUMN or group:COLUMN"),
     "no column": ({"split_by": "time"}, "split_by: expected time:COLUMN or group:COLUMN"),
-    "two": ({"split_by": {"time": 1, "group": 2}}, "split_by: expected time:COLUMN or group:COLUMN"),
     "missing column": ({"split_by": "time:open"}, "split_by: no column 'open'; did you mean opened?"),
     "role": ({"split_by": "group:shop"}, "split_by: column 'shop' is the client already"),
     "split": ({"split_by": "time:opened", "split": "part"}, "split_by: the data have their split already"),
@@ -103,22 +97,10 @@ def test_one_line_says_what_is_wrong(name: str, tmp_path: Path) -> None:
         table(tmp_path, frame, **options)
 
 
-def test_arrays_have_no_columns() -> None:
-    x, y = np.ones((6, 1)), np.arange(6) % 2
-    short, gap = {"time": np.arange(5)}, {"time": [np.nan, *range(5)]}
-    for by, said in (("time:day", r"as {'time': an array}, got shape \(\)"), (short, "as .*5"), (gap, "1 have none")):
-        with pytest.raises(UserError, match=f"^split_by: expected a time for each of 6 samples, {said}"):
-            FederatedDataModule.from_arrays(x, y, np.arange(6) % 2, split_by=by)
-
-
 def test_a_table_says_what_a_random_split_does(tmp_path: Path) -> None:
     time = "column 'opened' looks like a time: a random split trains on rows that are later than those it tests on"
-    entity = (
-        "column 'visitor' looks like an identifier, with 58 values in 240 rows: a random split puts rows of one into"
-    )
-    for frame, said in ((FRAME.drop(columns="visitor"), time), (FRAME.drop(columns="opened"), entity)):
-        with pytest.warns(UserWarning, match=said):
-            table(tmp_path, frame)
+    with pytest.warns(UserWarning, match=time):
+        table(tmp_path, FRAME)
     patients = QUIET.assign(patient_id=RNG.integers(30, size=N), week=np.arange(N) // 7)
     with pytest.warns(UserWarning, match="^column") as found:
         table(tmp_path, patients)

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from fedem_lightning import FederatedDataModule, UserError
+from fedem_lightning.data.images import Shift
 from fedem_lightning.data.partitions import Labels, Partition, dirichlet, iid, natural, pachinko, shards
-from fedem_lightning.data.shifts import Shift
 from fedem_lightning.data.splits import HoldOut
 
 pytestmark = pytest.mark.fast

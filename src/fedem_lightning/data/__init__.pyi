@@ -3,14 +3,12 @@ from .datamodule import FederatedDataModule, NpzDataModule
 from .federation import Federation
 from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
-from .images import Digits, ImageDataModule
+from .images import Digits, ImageDataModule, Shift
 from .own_data import TaskOptions
 from .own_folders import FolderDataModule, PFLlibDataModule
-from .own_splits import OwnSplitting
 from .partitions import Dealing
 from .samples import Arrays, Domains, Windows
-from .shifts import Shift
-from .splits import HoldOut, Split, Splitting
+from .splits import HoldOut, OwnSplitting, Split, Splitting
 from .table_features import TableFeatures
 from .tables import TableDataModule
 from .text import TextDataModule

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fedem_lightning.data.arrays import printable
 from fedem_lightning.data.sources import SOURCES, fetch, kept_copy
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import require
@@ -64,6 +63,7 @@ def _describe(chosen: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedem_lightning.data.arrays import printable
     from fedem_lightning.run.gate import check_group
 
     check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))

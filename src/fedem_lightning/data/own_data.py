@@ -24,9 +24,9 @@ from fedem_lightning.data.arrays import (
     listed,
 )
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.own_splits import OwnSplitting
 from fedem_lightning.data.partitions import Dealing, Labels
 from fedem_lightning.data.samples import Domains, n_rows
+from fedem_lightning.data.splits import OwnSplitting
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.data.tasks import Regression, Task, TaskName, make_task
 from fedem_lightning.settings.errors import require
@@ -111,7 +111,6 @@ def checked_federation(
     `learn` gets the rows that are trained on, bool [n], where x is a table, and returns how it becomes features.
     """
     several, made, owner, own_names = isinstance(arrays.x, Mapping), None, None, None
-    arrays = arrays._replace(by=options.parts[2] if arrays.by is None else arrays.by)
     x: Any = as_fields("x", arrays.x) if several else arrays.x if learn else as_array("x", arrays.x)
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
@@ -159,7 +158,7 @@ def checked_federation(
 
 
 def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, dict[str, Any]]:
-    """The samples with a label that is known, labels checked; the number of classes; and notes of what is missing."""
+    """The samples with labels checked; the number of classes; and notes of what is missing."""
     x, y, n, n_classes = arrays.x, as_array("y", arrays.y), n_rows(arrays.x), options.n_classes
     notes: dict[str, Any] = {}
     if options.by_class and y.ndim == 1 and y.dtype.kind in "iuU":
@@ -180,20 +179,10 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
             arrays = arrays._replace(x=tokens.astype(np.int16))  # bytes would be pixels
     require(found <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {found}; number labels from 0 on")
     kept = has_any(y)
-    if missing := int((~is_known(y[kept])).sum()):
-        notes["missing_labels"] = f"{missing} of {y[kept].size}, left out of losses and scores"
-    if kept.all():
-        return arrays._replace(y=y), found, notes
-    require(bool(kept.any()), "y: no label is known")
-    notes["samples_without_labels"] = f"{int((~kept).sum())} of {n}, left out"
-    warnings.warn(f"y: {notes['samples_without_labels']}: none of their labels is known", stacklevel=4)
-    for name in ("client", "split", "domain", "by"):
-        if getattr(arrays, name) is not None:
-            check_length(name, rows := as_array(name, getattr(arrays, name)), n)
-            arrays = arrays._replace(**{name: rows[kept]})
-    x = arrays.x
-    x = {name: part[kept] for name, part in x.items()} if isinstance(x, dict) else x[kept]
-    return arrays._replace(x=x, y=y[kept]), found, notes
+    if missing := int((~is_known(y)).sum()):
+        notes["missing_labels"] = f"{missing} of {y.size}, left out of losses and scores"
+    require(bool(kept.all()), f"y: no label is known of {int((~kept).sum())} of {n} samples; leave them out")
+    return arrays._replace(y=y), found, notes
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:

@@ -5,14 +5,16 @@ Below them are the positions of a split's samples, client by client.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.arrays import listed
+from fedem_lightning.data.arrays import check_length, listed
 from fedem_lightning.data.randomness import Purpose, fold, generator
-from fedem_lightning.settings.errors import meant, require
+from fedem_lightning.settings.errors import UserError, meant, require
 from fedem_lightning.settings.measures import SPLITS as SPLITS
 from fedem_lightning.settings.ranges import BelowOne, Fractions, Names, Seed
 
@@ -79,6 +81,80 @@ class Splitting(HoldOut):
         shares = self.fractions[1:]
         n_val, n_test = (np.floor(counts * share + 1e-9).astype(np.int64)[client + 1] for share in shares)
         return np.where(rank < n_test, 2, np.where(rank < n_test + n_val, 1, 0)).astype(np.int8)
+
+
+@dataclass(frozen=True)
+class OwnSplitting(Splitting):
+    """How each client's samples are split, and which clients take no part in training.
+
+    Args:
+        unseen_fraction, unseen, seed, fractions: see `Splitting`.
+        split_by: None: at random. "time:COLUMN": each client's last rows are for testing, those before for validation.
+            "group:COLUMN": rows with the same value stay together; `fractions` are of a client's groups, and a client
+            with two of them has one for testing, with three one for validation, too. Groups that lie at several clients
+            are split as if all rows were one client's. COLUMN is one of a table, or an array of an .npz file.
+
+    """
+
+    split_by: str | None = None
+
+    def __post_init__(self) -> None:
+        kind, column = self.parts
+        fits = self.split_by is None or (kind in ("time", "group") and column is not None)
+        require(fits, f"split_by: expected time:COLUMN or group:COLUMN, got {self.split_by!r:.80}")
+
+    @property
+    def parts(self) -> tuple[str | None, str | None]:
+        """What `split_by` says: time, group or None; and a column's name."""
+        kind, _, column = (self.split_by or "").partition(":")
+        return kind or None, column or None
+
+    def split_own(self, client: np.ndarray, values: Any, given: np.ndarray | None = None) -> np.ndarray:
+        """Splits each client's samples (int [n]; -1: no client's): int8 [n], 0 train, 1 val, 2 test.
+
+        `values` are the times or groups [n], where the option needs some, `given` the split that the data have already.
+        """
+        kind = self.parts[0]
+        if kind is None:
+            return self.split(client) if given is None else given
+        require(given is None, "split_by: the data have their split already; leave one of them out")
+        require(values is not None, "split_by: arrays in Python have no columns; give their split")
+        check_length("split_by", array := np.asarray(values), len(client))
+        column = pd.Series(array)
+        require(not column.isna().any(), f"split_by: {column.isna().sum()} samples have no {kind}")
+        if kind == "time":
+            return self.by_rank(client, -_times(column).argsort(kind="stable").argsort())
+        groups = pd.factorize(column)[0]
+        apart = pd.Series(client[client >= 0]).groupby(groups[client >= 0]).nunique().max() == 1
+        return self._by_group(client if apart else np.minimum(client, 0), groups)
+
+    def _by_group(self, client: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """The split by groups, int [n], client by client."""
+        from sklearn.model_selection import GroupShuffleSplit  # slow, and rarely needed
+
+        codes = np.zeros(len(client), dtype=np.int8)
+        for rows in pd.Series(client).groupby(client).indices.values():
+            n = len(np.unique(groups[rows]))
+            rng = generator(self.seed, Purpose.SPLIT, int(client[rows[0]]) + 1)
+            for code in (2, 1):
+                size = int(np.floor(n * self.fractions[code] + 1e-9))
+                size = max(size, int(n > 3 - code)) if self.fractions[code] > 0 else size
+                left = rows[codes[rows] == 0]
+                if size:
+                    drawn = GroupShuffleSplit(1, test_size=size, random_state=int(rng.integers(2**32)))
+                    codes[left[next(drawn.split(left, groups=groups[left]))[1]]] = code
+        return codes
+
+
+def _times(values: pd.Series) -> np.ndarray:
+    """Times as numbers [n], from numbers or dates."""
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return values.to_numpy()
+    try:
+        return pd.to_datetime(values, format="ISO8601", utc=True).astype(np.int64).to_numpy()
+    except (ValueError, TypeError) as error:
+        some = str(values.iloc[0])
+        raise UserError(f"split_by: expected numbers or dates written as 2024-01-31, got such as {some:.40}") from error
 
 
 def ranks(owner: Tensor, counts: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import functools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +17,7 @@ from fedem_lightning.data.arrays import as_array, checked_names, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.formats import reading
 from fedem_lightning.data.own_data import OwnArrays, OwnOptions, checked_federation
-from fedem_lightning.data.own_splits import warn_of_random_split
-from fedem_lightning.data.table_features import Fill, TableFeatures, check_values, kind_of, numbers, words
+from fedem_lightning.data.table_features import DATE, Fill, TableFeatures, check_values, kind_of, numbers, words
 from fedem_lightning.data.tasks import TaskName
 from fedem_lightning.settings.check import grouped
 from fedem_lightning.settings.errors import meant, require
@@ -28,6 +27,9 @@ from fedem_lightning.settings.ranges import Column, Columns
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+OF_TIME = frozenset(("date", "datetime", "timestamp", "day", "week", "month", "year"))
+OF_ENTITIES = frozenset(("id", "patient", "subject", "person", "participant", "user", "customer", "device", "session"))
+"""Words in the name of a column that holds times, or of one whose values say which rows belong together."""
 WHOLE = r"(0|-?[1-9]\d{0,17})"
 
 
@@ -119,6 +121,26 @@ def _known(key: str, name: Any, there: list[str], otherwise: str = "", what: str
     require(name is not None, f"{key}: expected the name of a column; {some}{otherwise}")
     require(str(name) in there, f"{key}: no {what} {str(name)!r}{meant(name, there) or f'; {some}'}")
     return str(name)
+
+
+def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
+    """Warns of columns (but those `taken`, by role) that seem to be times, or to say whose rows they are."""
+    for name in frame.columns.difference(list(taken.values()), sort=False):
+        words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()))
+        column = frame[name].dropna()
+        text, numeric = pd.api.types.is_string_dtype(column), pd.api.types.is_numeric_dtype(column)
+        dates = text and bool(column.iloc[:1000].str.fullmatch(DATE).all())
+        times = dates or pd.api.types.is_datetime64_any_dtype(column) or (numeric and bool(words & OF_TIME))
+        n = column.nunique() if text or numeric else 0
+        if times and n > 1:
+            said = "looks like a time: a random split trains on rows that are later than those it tests on; "
+            said += f"split_by=time:{name} tests on each client's last rows"
+        elif words & OF_ENTITIES and 5 <= n <= len(column) / 2:
+            said = f"looks like an identifier, with {n} values in {len(column)} rows: a random split "
+            said += f"puts rows of one into training and test; split_by=group:{name} keeps them together"
+        else:
+            continue
+        warnings.warn(f"column {name!r} {said}", stacklevel=4)
 
 
 def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, TaskName, dict[str, Any]]:

@@ -56,7 +56,6 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     """What stands below the table."""
     notes, seconds, sent = results.get("data") or {}, results["seconds"], results["communication"]
     said = {"features": "", "targets": "", "task": "dataset.task: ", "missing_labels": "missing labels: "}
-    said["samples_without_labels"] = "samples without labels: "
     yield from (f"{before}{notes[key]}" for key, before in said.items() if notes.get(key))
     yield from not_finite_lines(results)
     if (classes := results.get("class_scores")) and classes["imbalanced"]:
