@@ -54,16 +54,16 @@ def test_settings_of_methods_hold_for_their_data_alone() -> None:
 
 
 LINES = {
-    "algorithm=fedavg": "learning rate 0.316 of fedavg, chosen for dataset=digits, backbone=mlp (+experiment=digits)",
-    "algorithm=fedavg +learning_rates.fedavg=0.2": "learning rate 0.2 of fedavg, from learning_rates",
+    "algorithm=fedavg": "learning rate 0.316 of fedavg, chosen for dataset=digits, backbone=mlp",
+    "algorithm=fedavg +learning_rates.fedavg=0.2": "learning rate 0.2 of fedavg, set by you",
     "algorithm=fedavg dataset=synthetic dataset.n_clients=4 dataset.test_size=9": "learning rate 0.316 of fedavg, "
     "chosen for Digits/MLP, nobody chose one for dataset=synthetic, backbone=mlp",
-    "algorithm=ditto algorithm.client_optimizer.lr=0.2": "learning rate 0.2 of ditto, chosen on the command line",
+    "algorithm=ditto algorithm.client_optimizer.lr=0.2": "learning rate 0.2 of ditto, set by you",
     "algorithm=ditto": "learning rate 0.03 of ditto, the default, nobody chose it for dataset=digits, backbone=mlp",
 }
 
 
-BY = dict(zip(LINES, ["chosen_for", "learning_rates", "other_data", "command", None], strict=True))
+BY = dict(zip(LINES, ["chosen_for", "user", "other_data", "user", None], strict=True))
 
 
 @pytest.mark.parametrize("words", LINES)
@@ -93,7 +93,7 @@ def test_an_adaptation_has_a_rate_of_its_own_and_mocha_has_none(
     lines = capsys.readouterr().out.splitlines()
     (said,) = (line for line in lines if line.startswith("learning rate"))
     (command,) = (line for line in lines if line.startswith("choose one with: "))
-    assert "0.3 of fedavg_plus, chosen on the command line; 0.1 of finetune, the default, nobody chose it for" in said
+    assert "0.3 of fedavg_plus, set by you; 0.1 of finetune, the default, nobody chose it for" in said
     assert command.endswith(" 'adaptation.client_optimizer.lr=tag(log,interval(0.001,10))'")
     assert call(tmp_path, monkeypatch, "algorithm=mocha", "run_dir=mocha", *small) == 0
     assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("learning rate")]

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 
 from fedem_lightning import CNN, MLP, FedAvg, FederatedDataModule
 from fedem_lightning.module.trainer_options import check_trainer
-from fedem_lightning.run import building
 from fedem_lightning.run.building import pick_accelerator, pick_devices
 from fedem_lightning.run.callbacks import RoundProgress
 from fedem_lightning.settings.errors import UserError
@@ -29,13 +28,6 @@ def chosen(engine: str, asked: Any = 1, **trainer: Any) -> Any:
     return pick_devices(OmegaConf.create({"trainer": config}), model, images())
 
 
-def test_auto_takes_a_process_a_core_if_learners_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "cores", lambda: 3)
-    assert (chosen("loop"), chosen("loop", 2), chosen("loop", "auto"), chosen("vmap", "auto")) == (1, 2, 3, 1)
-    monkeypatch.setattr(building, "cores", lambda: 16)
-    assert chosen("loop", "auto") == 4  # clients of a round
-
-
 @pytest.mark.parametrize(("asked", "nodes"), [("99", 1), (3, 2)])
 def test_more_processes_than_clients_are_refused_before_they_start(asked: Any, nodes: int) -> None:
     n = int(asked) * nodes
@@ -51,11 +43,9 @@ def test_on_a_mac_auto_is_the_cpu_and_mps_is_refused(monkeypatch: pytest.MonkeyP
     for module in (pl.accelerators.mps, lightning_fabric.accelerators.mps):
         monkeypatch.setattr(module.MPSAccelerator, "is_available", staticmethod(lambda: True))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(building, "cores", lambda: 3)
     assert [pick_accelerator(OmegaConf.create({"trainer": {"accelerator": a}})) for a in ("auto", "cpu", "mps")] == [
         *("cpu", "cpu", "mps")
     ]
-    assert chosen("loop", "auto", accelerator="auto") == 3
     for accelerator in ("mps", "auto"):  # Lightning's auto takes it
         trainer = pl.Trainer(accelerator=accelerator, logger=False, enable_checkpointing=False)
         with pytest.raises(UserError, match=r"accelerator: a Mac's GPU \(mps\) has no float64, .* expected cpu"):

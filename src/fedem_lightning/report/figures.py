@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import is_color_like, to_hex
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -62,16 +62,15 @@ def figures_of(settings: Sequence[Setting]) -> list[Drawn]:
 def looks(settings: Sequence[Setting]) -> Looks:
     """The look of every row, which is the same in all figures of a report.
 
-    Each method has a colour, its own if its file has `color`; after eight methods, and of one method's further rows,
-    the lines differ. FedEM's lines are wide.
+    Each method has a colour; after eight methods, and of one method's further rows, the lines differ. FedEM's are wide.
     """
     groups = {group.label: group for setting in settings for group in setting.groups}
     algorithms = [*_FIRST, *sorted({group.algorithm for group in groups.values()} - set(_FIRST))]
     found: Looks = {}
     rows = Counter[str]()
     for label, group in groups.items():
-        slot, own = algorithms.index(group.algorithm), group.runs[0].config.get("algorithm.color")
-        colour = own if isinstance(own, str) and is_color_like(own) else PALETTE[slot % len(PALETTE)]
+        slot = algorithms.index(group.algorithm)
+        colour = PALETTE[slot % len(PALETTE)]
         line = _LINES[(slot // len(PALETTE) + rows[group.algorithm]) % len(_LINES)]
         found[label] = {"color": to_hex(colour), "linestyle": line, "linewidth": 2.4 if slot == 0 else 1.3}
         rows[group.algorithm] += 1

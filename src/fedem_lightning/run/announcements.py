@@ -60,9 +60,8 @@ WITHOUT_VAL = "no validation samples to choose one by: they come from dataset.fr
 class Rate(NamedTuple):
     """A learning rate of a run, and who chose it: users must see where nobody did.
 
-    It was chosen by "command"; "learning_rates": the user; "chosen_for": a file of the package or of the user, on
-    validation data of these data and this network; "other_data": such a file for others; "configuration": another key
-    of the configuration; None: nobody, it is the default.
+    It was chosen by "user"; "chosen_for": a file, on validation data of these data and this network; "other_data": such
+    a file for others; None: nobody, it is the default.
     """
 
     of: str  # the algorithm or the adaptation, by name
@@ -86,15 +85,13 @@ def learning_rates(
 
 def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str]) -> str | None:
     key, typed = f"{part}.client_optimizer", {word.lstrip("+").partition("=")[0] for word in overrides}
-    if typed & {key, f"{key}.lr"}:
-        return "command"
     raw = str(OmegaConf.to_container(OmegaConf.select(config, key), resolve=False)["lr"])  # type: ignore[index,call-overload]
-    if "${" not in raw:  # in the file of a method of the user's own it is only where the method begins
-        return "configuration" if name in shipped(part) else None
     rate = next((r for r in re.findall(r"learning_rates\.\w+", raw) if OmegaConf.select(config, r) is not None), None)
-    chosen_for = config.get("rates_chosen_for")
-    if rate is None or rate in typed or chosen_for is None:
-        return rate and "learning_rates"
+    chosen_for, fixed = config.get("rates_chosen_for"), "${" not in raw and name in shipped(part)
+    if typed & {key, f"{key}.lr", rate} or fixed or (rate and chosen_for is None):
+        return "user"
+    if rate is None:  # also in the file of a method of the user's own, which says where the method begins
+        return None
     return "chosen_for" if chosen_for == data_and_network(functools.partial(OmegaConf.select, config)) else "other_data"
 
 
@@ -111,12 +108,9 @@ def rate_line(
     run is a search, and has no validation samples.
     """
     these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
-    experiment = choices.get("experiment")
     said: dict[Any, str] = {
-        "command": "chosen on the command line",
-        "learning_rates": "from learning_rates",
-        "configuration": "chosen in the configuration",
-        "chosen_for": f"chosen for {these}" + (f" (+experiment={experiment})" if experiment else ""),
+        "user": "set by you",
+        "chosen_for": f"chosen for {these}",
         "other_data": f"chosen for {config.get('rates_chosen_for')}, nobody chose one for {these}",
         None: f"the default, nobody chose it for {these}",
     }

@@ -20,7 +20,6 @@ from torch import nn
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import share_of
-from fedem_lightning.local.engine import LoopEngine, cores
 from fedem_lightning.models.backbones.pretrained import Pretrained
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.module.algorithm import FederatedAlgorithm
@@ -99,19 +98,11 @@ def on_cpu(config: DictConfig) -> bool:
 
 
 def pick_devices(config: DictConfig, model: FederatedAlgorithm, data: FederatedDataModule) -> Any:
-    """The Trainer's devices; on a CPU "auto" means processes: one for each core if learners run one by one, else one.
-
-    UserError: there are more processes than clients in a round.
-    """
+    """The Trainer's devices; UserError: on a CPU there are more processes than clients in a round."""
     devices, n_nodes = config.trainer.devices, config.trainer.get("num_nodes", 1)
-    if devices is None:
-        return 1
-    if not on_cpu(config) or model.remote is not None:
-        return devices
+    if devices in (None, "auto") or not on_cpu(config) or model.remote is not None:
+        return devices or 1
     n_clients = share_of(model.participation, len(data.federation.clients()))
-    if devices == "auto":
-        one_by_one = isinstance(model.local.resolve_engine(torch.device("cpu")), LoopEngine)
-        return max(1, min(cores(), n_clients // n_nodes)) if one_by_one else 1
     n = len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else int(devices)
     fits = n * n_nodes <= n_clients or model.aggregation.samples_independently
     require(fits, f"trainer.devices: {n * n_nodes} processes, but only {n_clients} clients in a round")
@@ -125,10 +116,8 @@ def build_trainer(config: DictConfig, folder: Path, devices: Any) -> pl.Trainer:
         callbacks = [c for c in callbacks if not isinstance(c, RoundProgress)]
     if not config.trainer.get("fast_dev_run"):
         callbacks.append(MetricsFile(folder / "metrics.csv"))
-    options = {"check_val_every_n_epoch": 1} if config.get("scores") == "every_round" else {}
     trainer: pl.Trainer = instantiate(
         config.trainer,
-        **options,
         accelerator=pick_accelerator(config),
         devices=devices,
         callbacks=callbacks,

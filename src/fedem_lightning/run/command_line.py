@@ -7,28 +7,26 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
+from fedem_lightning.settings.errors import UserError, installs, meant, one_line
+from fedem_lightning.settings.keys import CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
 
 
 def check_words(words: Sequence[str]) -> None:
-    """UserError: Hydra does not know an option; or a search of `+tune` is over several methods, data sets or seeds."""
+    """UserError: Hydra does not know an option."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
@@ -36,13 +34,7 @@ def check_words(words: Sequence[str]) -> None:
         raise UserError(f"{message}{near or '; --help lists options'}")
 
     parser.error = refuse  # type: ignore[method-assign]
-    typed = parser.parse_args([*words]).overrides
-    if not any(word.lstrip("+").startswith("tune=") for word in typed):
-        return
-    with suppress(OverrideParseException):  # which Hydra says
-        parsed = [word for word in OverridesParser.create().parse_overrides(typed) if word.is_discrete_sweep()]
-        several = " ".join(str(word.input_line) for word in parsed if word.key_or_group in (*CALLS_RUN, "case", "seed"))
-        require(not several, f"+tune: {several} would be one search, which ends with one of them; tune each alone")
+    parser.parse_args([*words])
 
 
 def composed(words: list[str], **options: bool) -> DictConfig:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import MinLen, Predicate
+from annotated_types import MinLen
 from hydra.utils import instantiate
-from matplotlib.colors import is_color_like
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fedem_lightning.aggregate.topology import Weights
@@ -31,7 +30,6 @@ _OWN: dict[str, Any] = {
     "data_dir": str,
     "run_dir": Annotated[str, MinLen(1), "the name of a folder"] | float | None,  # 3 is a number
     "ckpt_path": str | None,
-    "scores": Literal["auto", "every_round"],
     "case": str | None,  # of an experiment with several,
     "cases": Sequence[str] | Mapping[str, Mapping[str, Any]] | None,  # which its file lists
     "mixing_weights": Weights,
@@ -46,7 +44,6 @@ _OWN: dict[str, Any] = {
 }
 _OTHER_VALUES = {"trainer": TRAINER, "algorithm": {"batch_size": PositiveInt | Literal["auto"]}}
 """What a configuration may give other than what the annotations of the class say."""
-_COLOUR = Annotated[str, Predicate(is_color_like), "a colour of Matplotlib, such as teal or #117733"] | None
 _MAY_MISS = ("run_dir", "n_components")
 _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "engine", "network.")
 """What stands under these keys is made for a try."""
@@ -68,7 +65,6 @@ def check_configuration(config: DictConfig) -> None:
         require(key in known, f"{key}: no such key{meant(key, known)}")
         if key.startswith("learning_rates."):
             AllowedValues(Positive | None).check(key, value)
-    AllowedValues(_COLOUR).check("algorithm.color", (values.get("algorithm") or {}).get("color"))
     for key in values.keys() - _OWN.keys() - {*GROUPS}:
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
         require(read is not None, f"{key}: nothing reads this key{meant(key, [*_OWN, *GROUPS, 'experiment'])}")

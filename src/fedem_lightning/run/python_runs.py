@@ -60,7 +60,7 @@ def save_run(
     names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
     names["dataset"] = dataset or dataset_name(names["dataset"], data.federation.notes.get("source"))
     chosen = model.made_with.get("client_optimizer") is not None
-    rate = {"of": names["algorithm"], "rate": model.local.optimizer.lr, "chosen_by": "python" if chosen else None}
+    rate = {"of": names["algorithm"], "rate": model.local.optimizer.lr, "chosen_by": "user" if chosen else None}
     names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
     names["learning_rates"] = [rate] if model.local.takes_steps else []
     write_run(place, names, model, data.federation)

@@ -66,10 +66,7 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
     path = folder / ".hydra" / "config.yaml"
     if not path.exists():
         return
-    try:
-        trees = read_yaml(path), OmegaConf.to_container(config, resolve=False)  # with `${oc.env:X}` as it is written
-    except UserError as error:
-        raise UserError(f"{path} is {error}; put back what the run wrote, or train in another run_dir") from error
+    trees = read_yaml(path), OmegaConf.to_container(config, resolve=False)  # with `${oc.env:X}` as it is written
     a, b = (flatten(without_gone(resolved(tree))) for tree in trees)  # type: ignore[arg-type]
     for key in sorted(a.keys() | b.keys()):
         require(
@@ -119,11 +116,10 @@ def find_checkpoint(ckpt_path: str | None, folder: Path) -> Path | None:
         return None
     newest, ended = newest_checkpoint(folder), (folder / "results.json").exists()
     if ckpt_path != "auto":
-        require(Path(ckpt_path).is_file(), f"ckpt_path: no file {ckpt_path}")
-        read_checkpoint(Path(ckpt_path))
         own = newest is None and not ended
         require(own, f"run_dir: {folder} already holds a run; continue it with ckpt_path=auto, or choose another")
-        newest = Path(ckpt_path)
+        read_checkpoint(Path(ckpt_path))
+        return Path(ckpt_path)
     require(newest is not None or not ended, f"run_dir: {folder} holds results, but no checkpoint to go on from")
     if newest is None:
         where = folder / "checkpoints"

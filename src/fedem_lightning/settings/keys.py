@@ -42,10 +42,10 @@ PASSED_ON = (
 """They change the results through keys of the algorithm, where reports see it."""
 UNCHOSEN = (None, "other_data")
 """What results.json says under `chosen_by` of a learning rate that nobody has chosen for a run's data."""
-LOOKS = ("algorithm.title", "algorithm.color")
+LOOKS = ("algorithm.title",)
 """Of a method in tables and figures."""
 MAY_CHANGE = (
-    *("trainer", "callbacks", "logger", "scores", *LOOKS, *FINDS_RUN),
+    *("trainer", "callbacks", "logger", *LOOKS, *FINDS_RUN),
     *(key for key in PASSED_ON if key != "local_training"),
     "dataset.standardize_targets",  # the model tells
 )
@@ -57,7 +57,7 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir"),
+    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir"),
     *FINDS_RUN,
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
@@ -165,7 +165,6 @@ SAME = {
     "fedtrimmedavg": "fedavg aggregation=trimmed_mean",
     "fedmtl": "mocha",
     "ifca": "hypcluster",
-    "perfedavghf": "per_fedavg algorithm.hessian=differences",
 }
 """What to write after `algorithm=`, by the folded name that peers use for the same method."""
 
