@@ -21,24 +21,21 @@ from .evaluate.adapt import KNN, Adaptation, Dapper, Finetune, Interpolate
 from .local.engine import AutoEngine, Engine, LoopEngine, VmapEngine
 from .local.optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSGD
 from .local.server_step import FedAdam, FedYogi
-from .methods.apfl import APFL
 from .methods.clustered import Clustered
 from .methods.d_fedem import DFedEM
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
-from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local
+from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
 from .methods.fedem import FedEM
 from .methods.fedfomo import FedFOMO
 from .methods.fedgmm import FedGMM
 from .methods.fedrc import FedRC
 from .methods.floral import FLoRAL
 from .methods.hypcluster import HypCluster, Mapper
-from .methods.l2sgd import L2SGD
+from .methods.interpolated import APFL, L2SGD
 from .methods.mocha import MOCHA
 from .methods.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
-from .methods.per_fedavg import PerFedAvg
-from .methods.proximal import Ditto, PFedMe
-from .methods.scaffold import Scaffold
+from .methods.proximal import Ditto, PerFedAvg, PFedMe
 from .methods.two_heads import FedProto, FedRoD
 from .methods.user_centric import Oracle, UserCentric
 from .models.backbones import (
