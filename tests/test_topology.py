@@ -129,13 +129,6 @@ def test_pieces_mix_fastest_each_by_itself() -> None:
     assert mixing_matrix(path(3), "fmmc")[0, 1] == pytest.approx(0.5, abs=1e-4)
 
 
-def test_fmmc_says_when_it_stops_before_the_optimum() -> None:
-    pytest.importorskip("cvxpy")
-    with pytest.warns(UserWarning, match=r"^algorithm.topology.weights=fmmc: near the optimum only"):
-        w = mixing_matrix(path(30), "fmmc")
-    assert spectral_gap(w) > spectral_gap(mixing_matrix(path(30), "metropolis"))
-
-
 def test_fmmc_without_cvxpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     with pytest.raises(UserError, match=r"^algorithm.topology.weights=fmmc: cvxpy is not installed; in the clone"):

@@ -15,15 +15,14 @@ from helpers.federations import make_data, make_model, make_trainer, parameters,
 LR, GAMMA = 0.3, 0.7
 
 
-@pytest.mark.parametrize("window", [1, 2])
 @pytest.mark.parametrize("participation", [1.0, 2, 0.34])
-def test_three_rounds_agree_with_numpy(participation: float, window: int) -> None:
+def test_three_rounds_agree_with_numpy(participation: float) -> None:
     """Client 0 has samples of both domains, client 1 of the first, client 2 of the second: a cohort may lack one."""
     domain = np.array([0, 1, 1, 0, 1, 0] + [0] * 11 + [1] * 5)
     data = make_data(sizes=(6, 11, 5), fractions=ALL_TRAIN, domain=domain)
     blocks = [data.federation.block(torch.tensor([k]), "train") for k in range(3)]
     clients = [(*samples(data, k), block.domain().numpy()) for k, block in enumerate(blocks)]
-    options: dict[str, Any] = {"local_epochs": 2, "batch_size": 100, "participation": participation, "window": window}
+    options: dict[str, Any] = {"local_epochs": 2, "batch_size": 100, "participation": participation}
     model = make_model(Agnostic, data, domain_lr=GAMMA, client_optimizer=ClientSGD(lr=LR), **options).double()
     theta = vector(model.components)
     train(model, data, 3)
@@ -50,8 +49,7 @@ def test_three_rounds_agree_with_numpy(participation: float, window: int) -> Non
         loss = np.array([loss_sums[i] / counts[i] if counts[i] else 0.0 for i in range(2)])
         lam = lam * np.exp(GAMMA * loss) / (lam * np.exp(GAMMA * loss)).sum()
         history.append(counts)
-        newest = np.mean(history[-window:], axis=0)
-        mean = np.where(newest > 0, newest, mean)
+        mean = np.where(counts > 0, counts, mean)
     assert_agree(vector(model.components), theta)
     assert_agree(model.weights.numpy(), lam)
     assert_agree(model.mean_counts.numpy(), mean)
@@ -69,11 +67,10 @@ class Proportional(Agnostic):
 MINIBATCHES: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5, momentum=0.9), "local_epochs": 2}
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_fixed_weights_in_proportion_to_the_samples_are_fedavg(window: int) -> None:
-    """From the first round on: before there is a window, the counts are those of the clients that train."""
+def test_fixed_weights_in_proportion_to_the_samples_are_fedavg() -> None:
+    """From the first round on: the first counts are those of the clients that train."""
     data = make_data(sizes=(30, 14, 20, 9), domain=np.arange(73) % 5 // 2, unseen_fraction=0.25)
-    options: dict[str, Any] = {"domain_lr": 0.0, "window": window, **MINIBATCHES}
+    options: dict[str, Any] = {"domain_lr": 0.0, **MINIBATCHES}
     for rounds in (1, 5):
         agnostic = train(make_model(Proportional, data, **options), data, rounds)
         fedavg = train(make_model(FedAvg, data, **MINIBATCHES), data, rounds)
@@ -84,7 +81,7 @@ def test_fixed_weights_in_proportion_to_the_samples_are_fedavg(window: int) -> N
 
 def test_weights_are_logged() -> None:
     data = make_data(domain=np.array(["large", "small", "large"] * 14))
-    trainer, model = make_trainer(2), make_model(Agnostic, data, domain_lr=0.5, window=3)
+    trainer, model = make_trainer(2), make_model(Agnostic, data, domain_lr=0.5)
     trainer.fit(model, data)
     logged = [float(trainer.callback_metrics[f"lambda_{name}"]) for name in ("large", "small")]
     np.testing.assert_allclose(logged, model.weights, rtol=1e-6)

@@ -18,7 +18,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.models.components import make_components, start_equal
-from helpers.federations import grouped, make_data, parameters, train
+from helpers.federations import make_data, parameters, train
 
 SGD = ClientSGD(lr=1.0)
 
@@ -76,34 +76,16 @@ def test_networks_of_this_package_are_drawn_anew_until_one_changes_their_values(
     assert start_equal(make_components(network, 3, seed=0))
 
 
-def test_fedem_separates_copies_by_random_mixture_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    data = grouped()
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(5, 3))
-    options: dict[str, Any] = {"client_optimizer": SGD, "batch_size": 16}
-    model: Any = FedEM(network, data.n_clients, n_components=2, initialization="random", **options)
-    train(model, data, 20)
-    said = [line for line in capsys.readouterr().out.splitlines() if "copies of your network" in line]
-    assert len(said) == 1
-    chosen = model.pi.argmax(dim=1)
-    assert (chosen[::2] == chosen[0]).all()
-    assert (chosen[1::2] == 1 - chosen[0]).all()
-    shared: Any = FedEM(
-        network, data.n_clients, n_components=2, initialization="shared", client_optimizer=SGD, batch_size=16
-    )
-    train(shared, data, 20)
-    assert torch.equal(parameters(model), parameters(shared))
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
+        (FedEM, {"initialization": "random"}),
         (FedAvgEnsemble, {}),
         (FedGMM, {}),
         (DFedEM, {}),
         (HypCluster, {"initialization": "random"}),
     ],
-    ids=["ensemble", "fedgmm", "d_fedem", "hypcluster"],
+    ids=["fedem", "ensemble", "fedgmm", "d_fedem", "hypcluster"],
 )
 def test_methods_that_would_keep_copies_equal_refuse_them(
     kind: type[FederatedAlgorithm], options: dict[str, Any]

@@ -12,14 +12,13 @@ class WeightedMean(Collector):
     """sum_t w_t theta_t / sum_t w_t over the clients t that were added (Alg. 1, line 10; w_t = n_t), for each group.
 
     A client update with a NaN or an infinity is left out. Integer buffers (counters) take the maximum instead: their
-    sum or average means nothing. A tensor that all components share, [C, 1, ...] expanded to [C, M, ...], is summed
-    once.
+    sum or average means nothing.
     """
 
     def __init__(self) -> None:
         self._weight = torch.zeros(0, dtype=torch.float64)  # [G] once the first block is added
         self._n_models = 1  # M
-        self._sums: Models = {}  # [G, M, ...], [G, 1, ...] where components share a tensor; of extras [G, ...]
+        self._sums: Models = {}  # [G, M, ...]; of extras [G, ...]
         self._dtypes: dict[str, torch.dtype] = {}
         self._largest: Models = {}  # [G, M, ...]
 
@@ -27,9 +26,7 @@ class WeightedMean(Collector):
         """Adds them; which are finite, bool [C], on the CPU."""
         if self.like is None:
             self._take(update.form())
-        update = update._replace(
-            models={name: self._once(name, t) for name, t in update.models.items()} | update.extras
-        )
+        update = update._replace(models=update.models | update.extras)
         finite, group, weights = _on_cpu(update)
         if update.weights.ndim == 2:
             self._add_to_all(update, finite, weights)
@@ -43,19 +40,6 @@ class WeightedMean(Collector):
             for name, stack in update.models.items():
                 self._add(g, name, stack if everyone else stack[rows], chosen)
         return finite
-
-    def _once(self, name: str, stack: Tensor) -> Tensor:
-        """A model's tensor [C, M, ...] as it is summed: [C, 1, ...] if components share it, here and in all before."""
-        sums = self._sums.get(name)
-        if stack.dtype.is_floating_point and stack.stride(1) == 0 and (sums is None or sums.shape[1] == 1):
-            return stack[:, :1]
-        if sums is not None and sums.shape[1] < stack.shape[1]:
-            self._sums[name] = sums.expand(-1, *stack.shape[1:]).contiguous()
-        return stack
-
-    def _each(self, sums: Tensor) -> Tensor:
-        """Sums for each component: a view [G, M, ...]."""
-        return sums.expand(-1, self._n_models, *sums.shape[2:])
 
     def _add_to_all(self, update: Update, finite: Tensor, on_cpu: Tensor) -> None:
         everyone, rows = bool(finite.all()), finite.nonzero().squeeze(1).to(update.weights.device)
@@ -108,8 +92,6 @@ class WeightedMean(Collector):
             return
         device = next(iter(self._sums.values())).device
         weight = self._weight.to(device)
-        each = {name: s if name in self.like.extras else self._each(s).contiguous() for name, s in self._sums.items()}
-        self._sums = each  # as a process without updates has them
         processes.sum([weight, *self._sums.values()])
         processes.maximum(self._largest.values())
         self._weight = weight.cpu()
@@ -125,7 +107,7 @@ class WeightedMean(Collector):
             models[name] = mean.to(self._dtypes[name])
         extras = {name: models.pop(name) for name in self.like.extras}
         nonempty = (self._weight > 0).repeat_interleave(self._n_models)
-        models = {name: self._each(t).flatten(0, 1) for name, t in (models | self._largest).items()}
+        models = {name: t.flatten(0, 1) for name, t in (models | self._largest).items()}
         return Means(models, nonempty, self._weight, extras)
 
 

@@ -24,7 +24,7 @@ from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checks import check_everybody_trains
 from fedem_lightning.module.round import draw_cohort
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import NotNegative, PositiveInt
+from fedem_lightning.settings.ranges import NotNegative
 from fedem_lightning.state.history import Round
 
 
@@ -169,27 +169,24 @@ class Agnostic(FederatedAlgorithm):
 
     Args:
         domain_lr: gamma, 0 or more.
-        window: r_win, the number of rounds over which a cohort's samples of each domain are averaged.
 
     """
 
     one_process = True
     weights: Tensor  # lambda [p], on the simplex; [0] before the first round
-    mean_counts: Tensor  # a cohort's number of samples of each domain, a mean over the window [p]
-    recent_counts: Tensor  # the numbers of the last rounds [window, p]
+    mean_counts: Tensor  # the last cohort's number of samples of each domain (the paper's window is one round) [p]
 
     def __init__(
         self,
         backbone: Backbone,
         n_clients: int,
         domain_lr: NotNegative = 0.05,
-        window: PositiveInt = 1,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.domain_lr, self.window = domain_lr, window
-        for name in ("weights", "mean_counts", "recent_counts"):
-            self.register_buffer(name, torch.zeros(0))
+        self.domain_lr = domain_lr
+        self.register_buffer("weights", torch.zeros(0))
+        self.register_buffer("mean_counts", torch.zeros(0))
 
     def prepare(self, data: Federation) -> None:
         """Checks that the domain of every sample is known."""
@@ -203,7 +200,6 @@ class Agnostic(FederatedAlgorithm):
         self.weights = torch.ones_like(counts) / len(counts)
         share = share_of(self.participation, len(everybody.clients)) / len(everybody.clients)
         self.mean_counts = torch.where(counts > 0, share * counts, 1.0)  # never used for a domain without samples
-        self.recent_counts = counts.new_zeros(self.window, len(counts))
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """Sends L_i^k, N_i^k and b_k = sum_i a_i N_i^k; local SGD on sum_{s in I} (n_k a_dom(s) / b_k) l(s) / |I|."""
@@ -227,9 +223,7 @@ class Agnostic(FederatedAlgorithm):
             loss = torch.where(counts > 0, loss_sums / counts, 0.0)  # L_i  [p]
             grown = self.weights.log() + self.domain_lr * loss.to(self.weights)
             self.weights = torch.softmax(grown, dim=0).clamp(min=LEAST_WEIGHT)
-            self.recent_counts[round_.number % self.window] = counts
-            mean = self.recent_counts[: round_.number + 1].mean(dim=0)
-            self.mean_counts = torch.where(mean > 0, mean, self.mean_counts)  # stays without new samples
+            self.mean_counts = torch.where(counts > 0, counts, self.mean_counts)  # stays without new samples
         assert round_.federation.domains is not None
         for name, weight in zip(round_.federation.domains.names, self.weights, strict=True):
             self.measure(f"lambda_{name}", weight)

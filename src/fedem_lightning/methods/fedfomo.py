@@ -123,12 +123,11 @@ class FedFOMO(FederatedAlgorithm):
     def _distances(self, clients: Tensor, offered: Tensor) -> Tensor:
         """|theta_n - theta_i| over parameters, float64 [C, N]; a distance of 0 leads to weight 0."""
         total = torch.zeros(len(clients), len(offered), dtype=torch.float64, device=clients.device)
-        params = self.params_of(self.models[clients[0]])
-        for n, other in enumerate(offered):
-            theirs = self.params_of(self.trained[other])
-            for part, rows in zip(clients.split(64), total[:, n].split(64), strict=True):
-                own = self.models[part]
-                rows += sum((theirs[name] - own[name]).flatten(1).double().square().sum(dim=1) for name in params)
+        for part, rows in zip(clients.split(64), total.split(64), strict=True):
+            own = self.params_of(self.models[part])
+            for n, other in enumerate(offered):
+                theirs = self.trained[other]
+                rows[:, n] = sum((theirs[name] - own[name]).flatten(1).double().square().sum(dim=1) for name in own)
         return total.sqrt()
 
     def personal_models(self, clients: Tensor) -> OwnModels:

@@ -12,7 +12,7 @@ from fedem_lightning.aggregate import Mean, Means, Models, Update, WeightedMean
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import Purpose, draw_clients, generator
 from fedem_lightning.method import Method
-from fedem_lightning.models.components import arranged, start_equal
+from fedem_lightning.models.components import arranged
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import client_means, component_losses
 from fedem_lightning.models.tensors import call_with
@@ -91,11 +91,8 @@ def train_on_each(algorithm: Method, federation: Federation, candidates: Tensor,
 @torch.no_grad()
 def _mean_losses(algorithm: Method, federation: Federation, candidates: Tensor, trained: Models, which: int) -> Tensor:
     """Every candidate's mean training loss under the model of candidate `which`, [P]."""
-    block, network, dtype = (
-        federation.block(candidates, "train"),
-        algorithm.components[0].eval(),
-        algorithm.parameter_dtype,
-    )
+    block, dtype = federation.block(candidates, "train"), algorithm.parameter_dtype
+    network = algorithm.components[0].eval()
     sums = torch.zeros(len(candidates), dtype=dtype, device=candidates.device)
     model = {name: arranged(tensor[which, 0], tensor.device) for name, tensor in trained.items()}
     for piece in block.pieces():
@@ -106,9 +103,12 @@ def _mean_losses(algorithm: Method, federation: Federation, candidates: Tensor, 
 
 Initialization = Literal["auto", "clusters", "random", "shared"]
 
-PATIENCE, LEAST_GAIN, LONGEST, UNPLANNED = 3, 0.03, 0.2, 20
+PATIENCE, LEAST_GAIN, LONGEST = 3, 0.03, 0.2
 """A warm-up ends when the validation loss has fallen by less than this share within so many rounds, or after this share
-of the run's rounds; after so many of a run whose number of rounds is not known."""
+of the run's rounds."""
+
+UNPLANNED = 100
+"""In place of the number of a run's rounds that is not known."""
 
 EPOCHS, SHARE = 20, 0.1
 """With "clusters" each candidate trains for `EPOCHS` passes over its samples, but for at most this share of the passes
@@ -123,8 +123,8 @@ class WarmUp:
         initialization: "clusters": one model in a warm-up, then each component is the mean of the models of similar
             clients, which trained longer from there. "auto": "clusters", but "random" where clients are processes of
             their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
-            paper; the same as "shared" if all are copies of one network. "shared": equal components and a random pi
-            for every client, so that components differ by clients, not by labels.
+            paper. "shared": equal components and a random pi for every client, so that components differ by clients,
+            not by labels.
         warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
             With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
             trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
@@ -169,17 +169,13 @@ class WarmUp:
         if self.is_auto:
             self._take_auto()
         if self.initialization == "random":
-            if not start_equal(components):
-                return
-            rank_zero_only(print)(
-                "backbone: all components start as copies of your network; a random pi for every client makes them "
-                "different, as with algorithm.initialization=shared (or give a function that makes networks)"
-            )
+            Method.initialize(algorithm, federation)  # which refuses components that are equal
+            return
         for component in components:
             component.load_state_dict(components[0].state_dict())
         if self.initialization != "clusters":
             self._draw_pi(federation)
-        if self._longest() == 0:
+        if self._is_over(0):
             self.differ(federation, 0)
 
     def _take_auto(self) -> None:
@@ -197,14 +193,13 @@ class WarmUp:
     def after(self, round_: Round) -> None:
         """Ends the warm-up after its last round, by which `server_update` has averaged."""
         losses, data, number = self.algorithm.get_buffer("warmup_losses"), round_.federation, round_.number + 1
-        ends = number == self.end
+        flat = False
         if self.end < 0:
             val, train = (data.block(data.clients(), split) for split in ("val", "train"))
             one = component_losses(self.algorithm.components[:1], val if len(val.index) else train)  # [n, 1]
             losses.copy_(torch.cat([losses[1:], one.double().mean().view(1)]))
             flat = round_.number >= PATIENCE and not losses[-1] < (1 - LEAST_GAIN) * losses[0]
-            ends = flat or number >= self._longest()
-        if ends:
+        if flat or self._is_over(number):
             self.differ(data, number)
 
     def differ(self, federation: Federation, n_rounds: int) -> None:
@@ -212,9 +207,9 @@ class WarmUp:
         self.end.fill_(n_rounds)
         if self.initialization != "clusters":
             return
-        algorithm, planned = self.algorithm, self.algorithm.statistics.planned_rounds
-        whole = SHARE * planned * (algorithm.local.epochs if algorithm.local.steps is None else 1)  # passes
-        result = clustered_models(algorithm, federation, min(EPOCHS, max(1, int(whole))) if planned > 0 else EPOCHS)
+        algorithm, local = self.algorithm, self.algorithm.local
+        whole = SHARE * self._planned() * (local.epochs if local.steps is None else 1)  # passes
+        result = clustered_models(algorithm, federation, min(EPOCHS, max(1, int(whole))))
         if result is None:
             line = "training on its own lowers no client's loss, so components get random mixture weights"
             self._draw_pi(federation)
@@ -232,8 +227,9 @@ class WarmUp:
         drawn = generator(self.algorithm.seed, Purpose.INITIAL).dirichlet(np.ones(m), size=len(pi))  # [T, M]
         pi[federation.seen] = torch.from_numpy(drawn).to(pi)[federation.seen]
 
-    def _longest(self) -> int:
-        """The longest warm-up, in rounds."""
-        planned = self.algorithm.statistics.planned_rounds
-        unknown = int(LONGEST * planned) if planned > 0 else UNPLANNED
-        return unknown if self.end < 0 else int(self.end)
+    def _is_over(self, n_rounds: int) -> bool:
+        """Whether a warm-up of so many rounds has been as long as it may be."""
+        return n_rounds >= int(LONGEST * self._planned()) if self.end < 0 else n_rounds == self.end
+
+    def _planned(self) -> int:
+        return max(0, self.algorithm.statistics.planned_rounds) or UNPLANNED

@@ -32,6 +32,8 @@ NOT_TRAINED = (
 """Arguments on which training does not depend, up to the last bits, or which are compared elsewhere."""
 _GROUPS = ("backbone", "aggregation", "compression", "faults", "networks", "seed")
 """Arguments of an algorithm that are keys of their own in a configuration."""
+OLD_TENSORS = {"UserCentric": ("embedding",), "FedGMM": ("center", "projection"), "Agnostic": ("recent_counts",)}
+"""By class: what checkpoints of earlier versions have, and nothing reads any more."""
 
 
 def save(algorithm: Method, checkpoint: dict[str, Any]) -> None:
@@ -123,11 +125,8 @@ def read_checkpoint(path: Path, key: str = "ckpt_path") -> dict[str, Any]:
     known = isinstance(checkpoint, dict) and "federation" in checkpoint
     known = known and all(isinstance(checkpoint.get(part), dict) for part in ("statistics", "state_dict"))
     require(known, f"{key}: {path} is no checkpoint of fedem-lightning")
-    if _written_by(checkpoint) == "UserCentric":
-        checkpoint["state_dict"].pop("embedding", None)  # of earlier versions
-    if _written_by(checkpoint) == "FedGMM":
-        for name in ("center", "projection"):
-            checkpoint["state_dict"].pop(name, None)
+    for name in OLD_TENSORS.get(_written_by(checkpoint), ()):
+        checkpoint["state_dict"].pop(name, None)
     if "private" in checkpoint["state_dict"]:  # D-FedEM's mixture weights, of earlier versions
         checkpoint["state_dict"]["pi"] = checkpoint["state_dict"].pop("private")
     return checkpoint

@@ -42,7 +42,7 @@ GONE: dict[str, Any] = {
     **{"linkage": "complete", "exploration_decay": 0.05, "initial_epochs": 1, "prediction": "prototype"},
     **{"router_rate": 1.0, "precondition": True, "sampling": "by_size", "loss": "logistic", "work": 0.5},
     **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal", "pooling": "mean"},
-    **{"hessian": "first_order", "delta": 1e-3},  # of Per-FedAvg
+    **{"hessian": "first_order", "delta": 1e-3, "window": 1},  # of Per-FedAvg
     **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
 }
 """Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""
