@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from scipy import special
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 
 DEAD = 0.05
 """A component with less than this fraction of the mean weight 1 / M is dead."""
@@ -69,17 +68,3 @@ def recovery_scores(
         found = match[pi[seen].argmax(axis=1)]
         scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
     return scores
-
-
-def group_scores(found: np.ndarray, true: np.ndarray) -> dict[str, float | int]:
-    """Agreement of the groups that an algorithm found with the true groups, int [T] each.
-
-    Returns:
-        adjusted_rand_index: 1 for the same groups in any numbering, about 0 for random groups or a single group;
-        groups_found: number of groups. Empty if every client is a group of its own.
-
-    """
-    n_found = len(np.unique(found))
-    if n_found == len(found):
-        return {}
-    return {"adjusted_rand_index": float(adjusted_rand_score(true, found)), "groups_found": n_found}

@@ -26,16 +26,11 @@ FIRST = (
 
 
 class Column(NamedTuple):
-    """Header of a column, formats of its mean and its deviation (none: report.csv alone has it), place in results.json.
-
-    Values in percent are 100 times those of the file.
-    """
+    """Header of a column, formats of its mean and its deviation (none: report.csv alone has it)."""
 
     header: str
     form: str = ".3g"
     std_form: str = ""
-    place: str = ""
-    percent: bool = False
 
     def show(self, value: float, std: float = math.nan) -> str:
         """A mean, and its deviation if there is one, as text; "-" for a value that is not finite."""
@@ -69,22 +64,18 @@ SCORES = {
 }
 TESTED = tuple(key for key, score in SCORES.items() if score.place.endswith("test"))
 """The columns of test scores, in which the best row may be bold."""
-_OTHERS = {
-    "worse_than_majority": Column("worse than majority, %", ".0f", "", "class_scores.worse_than_majority", True),
-    "megabytes": Column("MB a client"),
-}
 
 
 def all_columns(percent: bool) -> dict[str, Column]:
     """All columns by key, in their order; scores are in percent, or losses and squared errors."""
     form, std = (".1f", ".2f") if percent else (".4g", ".2g")
-    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f", place="rounds")}
+    columns = {"seeds": Column("seeds", ".0f"), "rounds": Column("rounds", ".0f")}
     columns["learning_rate"] = Column("learning rate", ".3g")
     for key, score in SCORES.items():
         columns[key] = Column(score.header, form, std)
         if score.published:
             columns[f"paper_{key}"] = Column(f"paper {title_of_sum(score.published)}", form, std)
-    columns |= _OTHERS
+    columns["megabytes"] = Column("MB a client")
     for name in BASELINES:
         columns[f"worse_than_{name}"] = Column(f"worse than {name}, %", ".0f")
         columns[f"loses_to_{name}"] = Column(f"worse than {name} beyond chance, %", ".1f")
@@ -97,13 +88,9 @@ def run_values(run: Run) -> dict[str, float]:
     A column that the run says nothing about is missing.
     """
     (measure, factor), results = run.measure, run.results
-    places = {key: (f"{score.place}.{measure}.{score.summary}", factor) for key, score in SCORES.items()}
-    placed = {key: column for key, column in all_columns(factor == 100).items() if column.place}
-    if not results["class_scores"].get("imbalanced"):
-        placed = {key: column for key, column in placed.items() if not column.place.startswith("class_scores")}
-    places |= {key: (column.place, 100.0 if column.percent else 1.0) for key, column in placed.items()}
-    found = {key: _at(results, place, scale) for key, (place, scale) in places.items()}
+    found = {key: _at(results, score, measure, factor) for key, score in SCORES.items()}
     sent, rates = results["communication"], results.get("learning_rates")
+    found["rounds"] = results["rounds"]
     found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
     if rates:
         found["learning_rate"] = rates[0]["rate"]
@@ -111,11 +98,11 @@ def run_values(run: Run) -> dict[str, float]:
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}
 
 
-def _at(tree: Any, place: str, scale: float) -> float | None:
-    """A number of results.json, scaled; None if it is not there."""
-    for part in place.split("."):
+def _at(tree: Any, score: Score, measure: str, factor: float) -> float | None:
+    """A score of results.json, scaled; None if it is not there."""
+    for part in (*score.place.split("."), measure, score.summary):
         tree = (tree or {}).get(part)
-    return None if tree is None else scale * tree
+    return None if tree is None else factor * tree
 
 
 _TITLES = {"fedem": "FedEM", "three-approaches": "Three approaches", "user-centric": "User-centric"}

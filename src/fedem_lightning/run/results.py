@@ -19,7 +19,7 @@ import torch
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluate.client_table import REFERENCES
-from fedem_lightning.evaluate.component_diagnostics import component_health, group_scores, recovery_scores
+from fedem_lightning.evaluate.component_diagnostics import component_health, recovery_scores
 from fedem_lightning.evaluate.convergence import best_round, convergence, errors_by_round, round_scores, whole_run
 from fedem_lightning.evaluate.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.models.backbones import Linear
@@ -108,21 +108,11 @@ def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, 
     return found
 
 
-def _groups(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
-    """Compares groups of clients, which receive the same stream or choose the same model, with the true groups."""
-    clients = federation.clients()
-    groups, pi = algorithm.states.groups(), known_pi(algorithm)
-    one = pi is not None and pi.shape[1] == 1  # a single hypothesis forms no groups
-    if groups is None or one or "group" not in federation.truth:
-        return {}
-    return group_scores(groups[clients].cpu().numpy(), federation.truth["group"][clients.cpu().numpy()])
-
-
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
-    """Component diagnostics: recovery of the ground truth, true groups too, dead components and twins."""
-    pi, groups = known_pi(algorithm), _groups(algorithm, federation)
+    """Component diagnostics: recovery of the ground truth, dead components and twins."""
+    pi = known_pi(algorithm)
     if pi is None:
-        return {"recovery": groups, "components": {}}
+        return {"recovery": {}, "components": {}}
     weights, seen = pi.cpu().numpy(), federation.seen.cpu().numpy()
     models = algorithm.evaluation_components(federation)  # [M, ...]
     trained = algorithm.params_of(models).values()
@@ -130,7 +120,7 @@ def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str,
     linear = models.get("linear.weight") if isinstance(algorithm.components[0], Linear) else None
     theta = linear[:, 0].cpu().numpy() if linear is not None and linear.shape[1] == 1 else None  # [M, d]
     return {
-        "recovery": recovery_scores(weights, theta, federation.truth, seen) | groups,
+        "recovery": recovery_scores(weights, theta, federation.truth, seen),
         "components": component_health(weights[seen], parameters),
     }
 

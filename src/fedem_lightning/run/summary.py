@@ -14,8 +14,6 @@ _TRUTH = {
     "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
     "theta_cosine_distance": "components' cosine distance {:.2g}",
     "group_accuracy": "clients in their true group {:.1%}",
-    "adjusted_rand_index": "adjusted Rand index {:.2f}",
-    "groups_found": "{} groups found",
 }
 """What is said of `recovery`."""
 

@@ -155,11 +155,6 @@ class States:
                 columns[state.column] = rows
         return {name: column.cpu().numpy() for name, column in columns.items()}
 
-    def groups(self) -> Tensor | None:
-        """Each client's group, int64 [T]; None: the method has none."""
-        held = (getattr(self.module, name, None) for name in ("cluster", "stream", "group"))
-        return next((groups for groups in held if isinstance(groups, Tensor) and groups.numel()), None)
-
 
 def _size_as_saved(module: nn.Module, saved: dict[str, Tensor], prefix: str, *_: object) -> None:
     """A pre-hook of `load_state_dict`: buffers sized by data take the shapes of a checkpoint."""
