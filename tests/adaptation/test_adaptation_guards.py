@@ -80,27 +80,6 @@ def test_fine_tuning_weighs_samples_by_responsibilities(
 # --- Dapper -----------------------------------------------------------------------------------------------------------
 
 
-@WEIGHTED
-def test_dapper_weighs_the_drawn_samples_by_responsibilities(
-    kind: type[FederatedAlgorithm], options: dict[str, Any]
-) -> None:
-    """One full batch of drawn samples: each component takes a step on q l, q of these samples and the client's pi."""
-    model, data = mixed_models(kind, **options)
-    model.local.batch_size = 1000
-    start, pi = model.personal_models(EVERYBODY).models, model.personal_models(EVERYBODY).mixture.numpy()
-    dapper, block = Dapper(2.0, lambdas=(0.5,), client_optimizer=ClientSGD(lr=0.2)), block_of(data)
-    drawn = dapper._interpolated(model.seed, block, dapper._central_samples(model, block), 0.5)
-    found = dapper.adapt(model, block)
-    for t in range(4):
-        mine, thetas = (drawn.owner == t).numpy(), [row(start, t, m) for m in range(2)]
-        x, y = drawn.x(torch.float64).numpy()[mine], drawn.y().numpy()[mine]
-        assert len(y) == 2 * data.federation.splits["train"].counts()[t]
-        q = responsibilities(pi[t], thetas, x, y)
-        for m in range(2):
-            assert_agree(row(found.models, t, m), thetas[m] - 0.2 * gradient(thetas[m], x, y, q[:, m]))
-    assert_agree(found.mixture.numpy(), pi)
-
-
 def contrary() -> FederatedDataModule:
     """Clients 0 and 3 train on label 0, the others, who have most samples, on label 1.
 

@@ -87,20 +87,3 @@ def test_padding_counts_for_nothing(
             by_torch(net, x, y, rows, None if weights is None else weights[:, m], lr=0.3, momentum=0.9)
             for name, expected in net.state_dict().items():
                 torch.testing.assert_close(found[name][c, m], expected, rtol=1e-9, atol=1e-12)
-
-
-def test_a_failure_leaves_no_layer_that_expects_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The `loop` engine may take over, whose batches have none."""
-
-    def fails(*_: Any) -> None:
-        assert any(getattr(layer, "padded", False) for layer in model.local.network.modules())
-        raise torch.OutOfMemoryError("as a card says it")
-
-    data = make_data(SIZES, fractions=(1.0, 0.0, 0.0))
-    model = FedEM(with_batch_norm(), len(SIZES), 2, batch_size=BATCH, engine=VmapEngine())
-    monkeypatch.setattr(vmap, "PADDING", 100.0)
-    monkeypatch.setattr(VmapEngine, "_step", fails)
-    block = data.federation.block(torch.arange(len(SIZES)), "train")
-    with pytest.raises(torch.OutOfMemoryError), torch.no_grad():
-        model.local_sgd(model.received(block.clients), block, 0)
-    assert not any(getattr(layer, "padded", False) for layer in model.local.network.modules())

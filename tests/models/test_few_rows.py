@@ -51,15 +51,3 @@ def test_a_checkpoint_holds_the_rows_that_were_written(
     pairs = ((resumed, straight), (in_memory, straight), (kind.load_from_checkpoint(path), first))
     for found, expected in pairs:
         torch.testing.assert_close(rows_of(found), rows_of(expected), rtol=0, atol=0)
-
-
-def test_all_rows_are_saved_where_half_were_written_and_such_files_load(tmp_path: Path) -> None:
-    """As files of older versions always have them."""
-    model = run(Ditto, tmp_path, 3)
-    model.own.written[:] = True
-    trainer = make_trainer(3, plugins=[MappedCheckpoints()])
-    trainer.strategy.connect(model)
-    trainer.save_checkpoint(tmp_path / "all.ckpt")
-    assert len(read_checkpoint(tmp_path / "all.ckpt")["state_dict"]["own.rows_0"]) == T
-    loaded = Ditto.load_from_checkpoint(tmp_path / "all.ckpt")
-    torch.testing.assert_close(rows_of(loaded), rows_of(model), rtol=0, atol=0)

@@ -22,15 +22,13 @@ CHUNK = 2**14
 
 
 HeldBy = Literal["client", "both", "server"]
-"""Who has what is about a client: "client": the client alone, which computes it; "both": it also sends it to the server
-in each round; "server": the server, which sends it to the client."""
+"""Who has what is about a client: itself alone; "both": it also sends it in each round; the server, which sends it."""
 
 
 class ClientStore(nn.Module):
-    """One row per client for every tensor of a model, in buffers, which move, save and load with their module.
+    """One row per client for every tensor of a model, in buffers; a client that was never written has the initial row.
 
-    Above `MEMORY_LIMIT` the rows are in a file of the temporary folder (TMPDIR), which is removed with the process. A
-    client that was never written has the initial row.
+    Above `MEMORY_LIMIT` the rows are in a file of the temporary folder (TMPDIR), which is removed with the process.
 
     Args:
         n_clients: T.
@@ -40,8 +38,7 @@ class ClientStore(nn.Module):
         momentum: whether the rows are the client optimiser's state, which is reset before a test.
         levels: number of blocks; in each block every client has a row.
 
-    Raises:
-        UserError: the disk is too small.
+    UserError: the disk is too small.
 
     """
 
@@ -86,7 +83,6 @@ class ClientStore(nn.Module):
         return [self.get_buffer(name) for name in self.row_names()]
 
     def __getitem__(self, clients: Tensor) -> Models:
-        """`get` with the initial row where none was written."""
         return self.get(clients)
 
     def get(self, clients: Tensor, otherwise: Models | None = None) -> Models:

@@ -25,14 +25,11 @@ Backbone = nn.Module | Callable[[], nn.Module]
 def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.ModuleList:
     """M components. They start different where the user's function, or a network of this package, draws new values.
 
-    Component 0 is the backbone as given. The others are made by the function, with a seed of (seed, component). Where a
-    network is given, they are copies of it: those of a `Redrawable` whose values are as its constructor drew them draw
-    new ones; all others keep the user's values, and only the method can make them different. Frozen parameters are the
-    same tensors in all components. `nn.Dropout` layers are replaced by ours, whose masks depend on neither engine nor
-    block; `nn.LSTM` by one that can be stacked; BatchNorm by layers that accept batches of one value.
-
-    UserError: no parameter trains; the function returned no network, or one that shares trained parameters with an
-    earlier one; the network cannot be copied.
+    Component 0 is the backbone as given. The others are made by the function, with a seed of (seed, component), or are
+    copies of a network: those of a `Redrawable` whose values are as its constructor drew them draw new ones; all others
+    keep the user's values, and only the method can make them different. Frozen parameters are the same tensors in all
+    components. Layers are exchanged for ours: Dropout, whose masks depend on neither engine nor block; LSTM, which can
+    be stacked; BatchNorm, which accepts batches of one value. UserError: the network is of no use here.
     """
     components: list[nn.Module] = []
     made: list[nn.Module] = []  # by the function
@@ -71,8 +68,8 @@ def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Mod
         raise UserError(f"backbone: {what}, got {given(function)} ({error})") from error
     require(isinstance(new, nn.Module), f"backbone: the function returned {new!r:.50}, expected a network")
     _check_network(new)
-    mine = {id(parameter) for parameter in trained_parameters(new).values()}
-    apart = not any(id(p) in mine for network in earlier for p in trained_parameters(network).values())
+    before = {id(p) for network in earlier for p in trained_parameters(network).values()}
+    apart = not any(id(p) in before for p in trained_parameters(new).values())
     said = "backbone: the function returned networks that share parameters, expected a new network in every call"
     require(apart, f"{said} (or give the network itself, of which every component is a copy)")
     return remember_call(new, function)

@@ -93,8 +93,7 @@ def prepare(algorithm: Method, federation: Federation) -> Federation:
     if algorithm.remote is None:  # else every client checks it
         check_fit(algorithm.components[0], federation)
     if algorithm.adaptation is not None:
-        algorithm.adaptation.prepare(federation)
-        algorithm.adaptation.check_network(algorithm.components[0], federation)
+        algorithm.adaptation.check(algorithm.components[0], federation)
     if algorithm.schema is None:
         algorithm.schema = Schema.of(federation)
     return federation

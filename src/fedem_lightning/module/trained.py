@@ -115,7 +115,7 @@ def _personalized(algorithm: Method, federation: Federation, clients: Tensor) ->
     """The models that clients have after they are personalised, and adapt."""
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:
-        algorithm.adaptation.prepare(federation)
+        algorithm.adaptation.check(algorithm.components[0], federation)
     unseen = clients[~federation.seen[clients]]
     algorithm.states.forget_momentum(unseen)
     if len(unseen):

@@ -35,18 +35,15 @@ class Adaptation(Recorded, ABC):
     tunes = True  # whether it trains the models; False: it takes models that clients cannot train, too
     columns: tuple[str, ...] = ()  # names in `OwnModels.columns`, which join the clients' table
 
-    def __init__(self, epochs: Count, client_optimizer: AnyClientOptimizer | None) -> None:
+    def __init__(self, epochs: Count = 1, client_optimizer: AnyClientOptimizer | None = None) -> None:
         self.epochs, self.client_optimizer = epochs, client_optimizer
 
     @abstractmethod
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """The adapted models, with which the block's clients are scored; `algorithm` must not change."""
 
-    def prepare(self, federation: Federation) -> None:
-        """Reads what it needs to know of the federation, before any scores; UserError where it is not defined."""
-
-    def check_network(self, network: nn.Module, federation: Federation) -> None:
-        """Refuses a network for which the adaptation is not defined, before training; default: none."""
+    def check(self, network: nn.Module, federation: Federation) -> None:
+        """Refuses what the adaptation is not defined for, before training; default: nothing."""
 
     def tune(
         self,
@@ -60,11 +57,11 @@ class Adaptation(Recorded, ABC):
 
         The step (None: SGD's) reads the samples' weights [n, M] (None: 1).
         """
-        optimizer, rounds = self.client_optimizer or algorithm.local.optimizer, algorithm.statistics.rounds
         mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
         sgd = algorithm.local.sgd if mixture is None else mixture.train
-        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "optimizer": optimizer}
-        return sgd(models, block, rounds, weights, state=None, quiet=True, **options)
+        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "state": None, "quiet": True}
+        options["optimizer"] = self.client_optimizer or algorithm.local.optimizer
+        return sgd(models, block, algorithm.statistics.rounds, weights, **options)
 
 
 Grid = Annotated[Sequence[Share], MinLen(1)]
@@ -114,16 +111,10 @@ class Finetune(Adaptation):
     several components each component is tuned with samples weighted as in training (FedEM: by the responsibilities);
     the mixture weights stay. What components share (`shared`) is tuned with all of them at once, and stays one.
 
-    Args:
-        epochs: E; 0 leaves the models as they are.
-        client_optimizer: of the tuning; None: the algorithm's, at the learning rate of its first round.
-
+    Args: those of `Adaptation`; `epochs`, E, may be 0, which leaves the models as they are.
     """
 
     private_ok = True
-
-    def __init__(self, epochs: Count = 1, client_optimizer: AnyClientOptimizer | None = None) -> None:
-        super().__init__(epochs, client_optimizer)
 
     def adapt(self, algorithm: Method, block: Block) -> OwnModels:
         """theta_t <- local_sgd(theta_t)."""

@@ -47,17 +47,14 @@ class KNN(Adaptation):
         self.neighbours, self.scale = neighbours, scale
         self.lambdas = tuple(sorted(float(value) for value in lambdas))
 
-    def prepare(self, federation: Federation) -> None:
-        """Refuses data without one class a sample, and without features."""
+    def check(self, network: nn.Module, federation: Federation) -> None:
+        """Refuses data without one class a sample or without features, and outputs that come from no single layer."""
         task, samples = federation.task, federation.samples
         classes = isinstance(task, Classification | BinaryClassification) and task.n_targets == 1
         require(classes, "adaptation: KNN needs one class for each sample, the data has sequences or real targets")
         x = samples.x if isinstance(samples, Arrays) and federation.in_shape == (1,) else torch.zeros(0)
         alike = len(x) > 0 and bool((x == x[:1]).all())  # a density has no inputs
         require(not alike, "adaptation: KNN needs features, but all samples have the same x")
-
-    def check_network(self, network: nn.Module, federation: Federation) -> None:
-        """Refuses a network whose outputs come from no single layer."""
         computed_last(network, one_sample(federation, network), "adaptation")
 
     @torch.no_grad()
@@ -70,9 +67,7 @@ class KNN(Adaptation):
         some = call_with(base, _of(state, 0), one_sample(block.federation, base))[0]  # any one has the features' width
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])  # [C, K, D]
-        labels, positions = (
-            torch.zeros(shape, dtype=torch.int64, device=counts.device) for _ in range(2)
-        )  # and 1; 0: none
+        labels, positions = counts.new_zeros(2, *shape)  # and 1; 0: none
         if len(block.index):
             where = (block.owner, block.ranks())
             features[where] = _predicted(base, state, block)[0]

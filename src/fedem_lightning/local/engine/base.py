@@ -56,7 +56,7 @@ class Engine(Recorded, ABC):
     def run(
         self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
-        """Runs the local steps of each client, as many as it has batches, for each of its M models.
+        """The states after the local steps of each client, as many as it has batches, for each of its M models.
 
         Args:
             step: one local step of one learner.
@@ -65,9 +65,6 @@ class Engine(Recorded, ABC):
             batches: the samples of each step.
             weights: of the samples in each model's loss [n, M], or in each of K losses of a model [n, M, K]; None: 1.
             progress: called with the number of clients finished since the last call; it may be a fraction.
-
-        Returns:
-            The states after the last step, each tensor [C, M, ...].
 
         """
 
@@ -143,7 +140,7 @@ class LoopEngine(Engine):
     def run(
         self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
-        """Runs the learners one by one."""
+        """See `Engine`."""
         trained = tree_map(_own_copy, learners)
         anyone = next(iter(trained["params"].values()))  # [C, M, ...]
         n_components, device = anyone.shape[1], anyone.device

@@ -62,7 +62,7 @@ class VmapEngine(Engine):
     def run(
         self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
     ) -> Learner:
-        """Runs the stacked learners."""
+        """See `Engine`."""
         if self._loop is None:
             try:
                 self._check_randomness(step, learners, block)

@@ -107,13 +107,13 @@ class Pretrained(Recorded, nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Frozen parts stay in eval mode: no dropout, and no new statistics."""
-        if self.frozen_body and not self.body.training:  # nothing changes in a large body, which takes a while to walk
+        if self.frozen_body:
+            if self.body.training:  # a large body takes a while to walk
+                self.body.eval()
             self.training = mode
             self.head.train(mode)
             return self
         super().train(mode)
-        if self.frozen_body:
-            self.body.eval()
         for layer in self.body.modules():
             if isinstance(layer, _BatchNorm) and is_frozen_norm(layer):
                 layer.eval()
