@@ -38,7 +38,7 @@ def test_the_tutorial_works(
             else:
                 import_module(module).main(arguments)
     out = capsys.readouterr().out
-    assert "4 features: 2 numbers standardised, 1 column one-hot (2)" in out
+    assert "4 features: 2 numbers standardised, 1 columns one-hot" in out
     found = pd.read_csv("predictions.csv")
     assert len(found) == 10
     assert set(found.client) == {"hospital_12"}

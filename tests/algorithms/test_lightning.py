@@ -153,8 +153,8 @@ def test_clients_domains_and_labels_may_be_strings_of_any_kind(kind: str) -> Non
 @pytest.mark.parametrize(
     ("column", "wrong"),
     [
-        (["a", None] * 6, "strings everywhere, number 1 is None"),
-        (np.array([1, None] * 6, dtype=object), "whole numbers everywhere, number 1 is None"),
+        (["a", None] * 6, "only strings, or only whole numbers, got NoneType and str"),
+        (np.array([1, None] * 6, dtype=object), "only strings, or only whole numbers, got NoneType and int"),
     ],
 )
 @pytest.mark.parametrize("name", ["client", "y", "domain"])

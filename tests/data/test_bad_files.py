@@ -65,11 +65,11 @@ NPZ: dict[str, tuple[Make, str]] = {
     "words": (npz(x=np.full((N, 2), "a")), "x: expected numbers, got dtype <U1"),
     "NaN": (
         npz(x=np.where(np.arange(24).reshape(N, 2) >= 20, np.nan, 0)),
-        "x: NaN or infinity in 2 samples, the first is number 10, of client 1; 1 of 2 clients have such samples",
+        "x: NaN or infinity in 2 samples, the first is number 10, of client 1",
     ),
     "infinite in float32": (
         npz(x=np.where(np.arange(24).reshape(N, 2) == 14, 1e300, 0), client=np.repeat(["north", "south"], 6)),
-        "x: numbers too large for float32 in 1 sample, the first is number 7, of client south; 1 of 2 clients have",
+        "x: numbers too large for float32 in 1 sample, the first is number 7, of client south",
     ),
     "fewer labels": (npz(y=GOOD["y"][:5]), r"y: expected shape \(12,\) as x has, got \(5,\)"),
     "labels of 1e9": (
@@ -86,7 +86,6 @@ NPZ: dict[str, tuple[Make, str]] = {
     "NUL": (npz(names=["b", "a\0b"]), r"names: number 1, 'a\\x00b', has a character that no file can hold"),
     "split of 3": (npz(split=np.arange(N) % 4), "split: expected 0 train, 1 val, 2 test, got 3 at sample 3"),
     "split of other words": (npz(split=np.full(N, "dev")), "split: expected the words train, val, test, got dev"),
-    "a sample of nobody's": (npz(client=np.resize(["a", "", "b"], N)), "client: sample 1 has an empty name"),
     "nobody trains": (npz(split=np.full(N, 2)), "client 0, 1 has no training sample"),
 }
 

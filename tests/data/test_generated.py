@@ -164,7 +164,7 @@ def test_minimum_losses_weigh_models_by_their_clients() -> None:
 
 
 def test_sizes_and_frequencies_are_those_of_the_distributions() -> None:
-    data = DensityDataModule(n_clients=48, n_samples=20_000, n_val=20_000, test_size=20_000)
+    data = DensityDataModule(n_clients=48, n_samples=20_000, test_size=20_000)
     distribution = data.federation.truth["distribution"]
     assert (data.in_shape, data.n_outputs, stored(data.federation).x.unique().tolist()) == ((1,), 50, [1.0])
     drawn = set()

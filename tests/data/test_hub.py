@@ -91,7 +91,7 @@ def test_images_are_decoded_on_the_way() -> None:
     wrong = datasets.concatenate_datasets(
         [data, datasets.Dataset.from_dict({"img": [np.zeros((2, 2), np.uint8)], "label": [0]}, features=features)]
     )
-    with pytest.raises(UserError, match=r"image: row 12 has \[2, 2\] pixels, row 0 \[5, 4, 3\]"):
+    with pytest.raises(UserError, match="image: the images differ in size"):
         HubDataModule(wrong, "label", image="img", **options)
 
 

@@ -88,7 +88,7 @@ def test_natural_keeps_whole_owners() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: natural(Labels(Y), 0), "needs data with a client for each sample"),
+        (lambda: natural(Labels(Y), 0), "needs the client of each sample"),
         (lambda: natural(LABELS, 0, 31), "got 31, but the data has 30"),
         (lambda: made(partition="iid"), "^n_clients"),
         (lambda: made(partition="dirichlet", n_clients=12, alpha=0.0), "^alpha"),

@@ -80,7 +80,7 @@ def test_features_by_hand(tmp_path: Path) -> None:
     expected += [FRAME.sex == "f", FRAME.sex == "m", *(FRAME.ward == w for w in (1, 2, 3))]
     np.testing.assert_allclose(stored(federation).x.numpy(), np.stack(expected, axis=1), rtol=1e-5, atol=1e-6)
     assert stored(federation).x.dtype == torch.float32
-    assert federation.notes["features"] == "7 features: 2 numbers standardised, 2 columns one-hot (5)"
+    assert federation.notes["features"] == "7 features: 2 numbers standardised, 2 columns one-hot"
     assert federation.features.transform(FRAME).tobytes() == stored(federation).x.numpy().tobytes()
     assert federation.with_part(torch.tensor([0]), 0.5, seed=0).features is federation.features
 
@@ -196,7 +196,7 @@ def test_a_run_says_what_became_of_the_columns(tmp_path: Path, capsys: pytest.Ca
     path = saved(tmp_path)
     options = [f"dataset.path={path}", "dataset.label=y", "dataset.client=hospital", "dataset.unseen=[south]"]
     results = run_small(tmp_path / "run", tmp_path, "dataset=table", *options)
-    facts = "5 features: 3 numbers standardised, 1 column one-hot (2)"
+    facts = "5 features: 3 numbers standardised, 1 columns one-hot"
     assert results["data"] == {
         "source": str(path),
         "columns": {"label": "y", "client": "hospital"},

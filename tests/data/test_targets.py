@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 from fedem_lightning import (
     FedEM,
     Local,
-    evaluate,
     load,
     load_clients,
     predict,
@@ -20,6 +19,7 @@ from fedem_lightning import (
 from fedem_lightning import FederatedDataModule as Arrays
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Regression, training_loss
+from fedem_lightning.evaluate import __main__ as evaluate
 from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.settings.errors import UserError

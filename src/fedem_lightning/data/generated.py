@@ -140,8 +140,7 @@ class DensityDataModule(FederatedDataModule):
     Args:
         n_clients: T.
         n_symbols: d, at least 9, so that clients have more symbols of their own than there are groups.
-        n_samples: training samples of each client.
-        n_val: additional validation samples of each client; default n_samples // 3, at least 1.
+        n_samples: training samples of each client, which has a third as many for validation.
         test_size: additional test samples of each client.
         shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
         options: those of `HoldOut`.
@@ -153,18 +152,15 @@ class DensityDataModule(FederatedDataModule):
         n_clients: PositiveInt = 100,
         n_symbols: Annotated[int, Ge(2 * N_GROUPS + 1)] = 50,
         n_samples: PositiveInt = 100,
-        n_val: Count | None = None,
         test_size: Count = 1000,
         shifted: bool = False,
         **options: Annotated[Any, HoldOut],
     ) -> None:
         (held_out,) = grouped(options, HoldOut)
-        n_val = max(1, n_samples // 3) if n_val is None else n_val
-        self.made_with["n_val"] = n_val
         names = [str(t) for t in range(n_clients)]
         seen = held_out.seen(names)
         distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
-        counts, clients = (n_samples, n_val, test_size), range(n_clients)
+        counts, clients = (n_samples, max(1, n_samples // 3), test_size), range(n_clients)
         y = [  # stored by split, then by client
             generator(held_out.seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
             for code, n in enumerate(counts)

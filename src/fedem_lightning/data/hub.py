@@ -121,22 +121,16 @@ def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> n
         names = [name for name, kind in kinds.items() if kind.startswith(("int", "uint", "float", "bool"))]
         require(bool(names), "features: no column of numbers is left; name text, image or features")
     columns = [_column(data, name) for name in names]
-    for name, values in zip(names, columns, strict=True):
-        require(values.dtype.kind in "fiub", f"features: column {name} has no numbers, but {values.dtype}")
     if len(columns) == 1 and columns[0].ndim > 1:
         return columns[0]
     return np.concatenate([values.reshape(len(values), -1) for values in columns], axis=1)
 
 
 def _images(data: Any, name: str) -> np.ndarray:
-    """Images of bytes, decoded row by row: uint8 [n, h, w] or [n, h, w, channels]."""
-    found = np.empty((len(data), *np.asarray(data[0][name]).shape), dtype=np.uint8)
-    for i, row in enumerate(data.select_columns(name)):
-        pixels, first = np.asarray(row[name]), found.shape[1:]
-        same = f"image: row {i} has {list(pixels.shape)} pixels, row 0 {list(first)}; all need the same size"
-        require(pixels.ndim in (2, 3) and pixels.shape == first, same)
-        found[i] = pixels
-    return found
+    """Images of bytes: uint8 [n, h, w] or [n, h, w, channels]."""
+    images = [np.asarray(row[name]) for row in data.select_columns(name)]
+    require(len({image.shape for image in images}) == 1, "image: the images differ in size; all need the same")
+    return np.stack(images).astype(np.uint8)
 
 
 def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from fedem_lightning.data.sources import SOURCES, load_arrays
 from fedem_lightning.data.splits import Splitting
 from fedem_lightning.data.tasks import Classification
 from fedem_lightning.settings.check import grouped
-from fedem_lightning.settings.errors import UserError, require
+from fedem_lightning.settings.errors import of_a_file, require
 from fedem_lightning.settings.ranges import BelowOne, Positive, PositiveInt, Share, ShareOrNumber
 
 
@@ -158,10 +158,8 @@ def _deal_share(labels: Labels, fraction: float, dealing: Dealing, seed: int) ->
 
 def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
     """The domain of each sample by its client, int [n] (-1: no client), whose name begins as just one pattern says."""
-    try:
+    with of_a_file("domains: expected regular expressions"):
         found = [[re.match(pattern, name) is not None for name in names] for pattern in patterns.values()]
-    except re.error as error:
-        raise UserError(f"domains: {error.pattern!r} is no regular expression ({error})") from error
     matches = np.array(found, dtype=bool).reshape(len(patterns), len(names))
     odd = [f"{names[t]} matches {n}" for t, n in enumerate(matches.sum(axis=0)) if n != 1]
     said = f"domains: expected every client's name to match one of {', '.join(patterns)}"

@@ -48,7 +48,8 @@ def _require_samples(n: int, n_clients: int, each: int = 1) -> None:
 def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:
     """The data's own clients (writers, roles), or a random subset of them, see `choose_clients`."""
     if labels.client is None or labels.names is None:
-        raise UserError("partition: natural needs data with a client for each sample; this data has none")
+        others = "or partition=iid, dirichlet or shards deals the samples to clients"
+        raise UserError(f"client: partition=natural needs the client of each sample; {others}")
     owners = np.flatnonzero(np.bincount(labels.client, minlength=len(labels.names)))  # owners with samples
     kept = owners[choose_clients(len(owners), n_clients, seed)]
     new = np.full(len(labels.names), -1, dtype=np.int64)
@@ -95,8 +96,6 @@ def dirichlet(
     group = labels.y
     if n_label_groups is not None:
         values, codes = np.unique(group, return_inverse=True)
-        fits = n_label_groups <= len(values)
-        require(fits, f"n_label_groups: {n_label_groups} groups, but the data has {len(values)} labels")
         order = generator(seed, Purpose.PARTITION, 0, 1).permutation(np.arange(len(values)) % n_label_groups)
         group = order[codes]
     by_group = [np.flatnonzero(group == g) for g in np.unique(group)]
@@ -222,9 +221,6 @@ class Dealing:
         """Deals a user's own samples, and notes how, unless they stay with their clients; `by_class`: y are classes."""
         if self.partition == "natural" and labels.client is not None and self.n_clients is None:
             return Partition(labels.client, labels.names or ())
-        has = labels.client is not None or self.partition != "natural"
-        others = "partition=iid, dirichlet or shards deals the samples to clients"
-        require(has, f"client: expected the client of each sample; or {others}")
         known = by_class or self.partition not in ("dirichlet", "pachinko", "shards")
         none = f"partition: {self.partition} deals by class, a regression and samples of several labels have none"
         require(known, f"{none}; use iid")

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fedem_lightning.settings.errors import require
 
-PIECE = 2**24
-"""Bytes of an array that are looked at or hashed at a time, so that it needs no second one of its size."""
 MASK = "attention_mask"
 """The array that says which positions of a sequence are real, 1, and which are padding, 0."""
 Inputs = Any
@@ -221,9 +219,7 @@ def hash_of(tensors: Iterable[Tensor], shapes: bool = False) -> "hashlib._Hash":
     for tensor in tensors:
         if shapes:
             sha.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-        n_rows = max(1, PIECE // max(1, tensor[:1].numel() * tensor.element_size())) if tensor.ndim else 1
-        for rows in tensor.split(n_rows) if tensor.ndim else (tensor,):
-            sha.update(np.ascontiguousarray(rows.cpu().numpy()).data)
+        sha.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
     return sha
 
 

@@ -115,19 +115,19 @@ class Schema:
     def x_of(self, rows: Any) -> Any:
         """The x of an array, or of rows with names; warns of categories that training did not know.
 
-        These are a DataFrame, a dictionary or a Series of one row, or a dictionary of columns. A model of vectors takes
-        them in their order, less the columns of clients, labels and splits.
+        These are a DataFrame, or a dictionary of one row. A model of vectors takes the columns in their order, less
+        those of clients, labels and splits.
         """
         if isinstance(self.in_shape, Mapping):
             return as_fields("x", rows, tuple(self.in_shape))
-        if isinstance(rows, Mapping | pd.Series):
-            rows = pd.DataFrame(rows if any(np.ndim(value) for _, value in rows.items()) else [dict(rows)])
+        rows = pd.DataFrame([rows]) if isinstance(rows, Mapping) else rows
         if self.features is None:
             return self._of_table(rows) if isinstance(rows, pd.DataFrame) else as_rows("x", rows)
         columns = listed(column["name"] for column in self.features.columns)
-        wanted = f"x: expected rows with the columns of the training table ({columns}): a DataFrame, or a"
-        more = "dictionary of one row; an array's numbers are not standardised as there"
-        require(isinstance(rows, pd.DataFrame), f"{wanted} {more}")
+        wanted = (
+            f"x: expected a DataFrame, or a dictionary of one row, with the columns of the training table ({columns})"
+        )
+        require(isinstance(rows, pd.DataFrame), wanted)
         x = self.features.transform(rows)
         for line in self.features.unknown(rows):
             warnings.warn(line, stacklevel=3)

@@ -121,7 +121,7 @@ def fetch(name: str, data_dir: Path) -> Path:
     except UserError:
         raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
-        reason = "".join(str(error).strip().splitlines()[:1])[:80] or type(error).__name__
+        reason = one_line(error)[:80] or type(error).__name__
         hub = f"{source.hub}; {installs('hub')}" if source.hub else "torchvision"
         said = f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network "
         way_out = f"python -m fedem_lightning.data download {name} ({source.size} from {hub}), or give "

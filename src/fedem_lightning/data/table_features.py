@@ -114,13 +114,9 @@ class TableFeatures:
         return [f"{c['name']}{end}" for c, each in zip(self.columns, ends, strict=True) for end in each]
 
     def summary(self) -> str:
-        """One line: "12 features: 3 numbers standardised, 2 columns one-hot (9)"."""
-        widths = [len(c["values"]) for c in self.columns if c["kind"] == "category"]
-        n, filled = len(self.columns) - len(widths), sum(bool(c.get("indicator")) for c in self.columns)
-        told = [(n, "number", "standardised"), (len(widths), "column", f"one-hot ({sum(widths)})")]
-        told += [(filled, "column", "with missing values filled and marked")]
-        parts = ", ".join(f"{_counted(number, what)} {how}" for number, what, how in told if number)
-        return f"{_counted(len(self.names), 'feature')}: {parts}"
+        """One line: "12 features: 3 numbers standardised, 2 columns one-hot"."""
+        n = sum(column["kind"] == "number" for column in self.columns)
+        return f"{len(self.names)} features: {n} numbers standardised, {len(self.columns) - n} columns one-hot"
 
     def state(self) -> dict[str, Any]:
         """All of it as numbers, strings, lists and dictionaries, for JSON and checkpoints; see `from_state`."""
@@ -237,7 +233,3 @@ def _word(name: Any, value: Any) -> str:
 def _read(column: Mapping[str, Any], values: pd.Series) -> np.ndarray:
     """A column's values: float64 [n], or words [n]."""
     return numbers(values) if column["kind"] == "number" else words(values)
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
