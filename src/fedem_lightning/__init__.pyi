@@ -56,7 +56,7 @@ from .models.backbones import (
 from .models.embedded import embedded
 from .models.personal_models import ClientModel, ClientModels
 from .module.algorithm import FederatedAlgorithm
-from .run.python_runs import save_run
+from .run.results import save_run
 from .run.testing import check_algorithm
 from .serving.model_files import load, load_clients
 from .settings.errors import UserError

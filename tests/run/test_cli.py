@@ -52,7 +52,6 @@ def test_a_run_leaves_a_whole_folder(finished: tuple[Path, str]) -> None:
         "time": {},
     }
     assert results["rejected_updates"] == 0
-    assert results["peak_memory_bytes"] > 1e7
     assert results["environment"]["torch"] == torch.__version__.split("+")[0]
     assert results["engine"] == {
         "name": "vmap",
@@ -147,6 +146,3 @@ def test_a_sweeps_folders_have_names_that_a_file_system_takes() -> None:
     config = OmegaConf.create({"name": "seed=0," * 60, "subdir": "7_${folder_name:${name}}"})
     assert len(config.subdir) == 202
     assert config.subdir.startswith("7_seed=0,seed=0")
-    long = "lr=0.0316227766,m=0.10000000000000003,alpha=123456,x=[0.12345],t=1.23456e-05,q=2.50"
-    config = OmegaConf.create({"name": long, "subdir": "7_${folder_name:${name}}"})
-    assert config.subdir == "7_lr=0.0316,m=0.1,alpha=123456,x=[0.12345],t=1.23e-05,q=2.50"

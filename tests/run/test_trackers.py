@@ -102,7 +102,7 @@ def test_wandb_has_names_settings_summary_and_table(folder: Path, curves: pd.Dat
     assert sent.summary["best/round"] == best  # row 0 is before the first round
     assert sent.summary["best/test/accuracy"] == pytest.approx(curves["test/accuracy"][best])
     assert sent.summary["test/accuracy"] == results["test"]["accuracy"]["weighted"]
-    assert sent.summary["test_unseen/loss_worst"] == results["unseen"]["test"]["loss"]["worst"]
+    assert sent.summary["test_unseen/loss_mean"] == results["unseen"]["test"]["loss"]["mean"]
     clients = pd.read_parquet(folder / "clients.parquet")
     (path,) = folder.glob("wandb/offline-run-*/files/media/table/clients_*.table.json")
     table = json.loads(path.read_text())

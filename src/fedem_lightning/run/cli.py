@@ -31,7 +31,7 @@ from fedem_lightning.run.command_line import (
 )
 from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
 from fedem_lightning.settings.errors import Interrupted, UserError
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, three_digits
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
 from fedem_lightning.settings.startup import is_worker_rank
 
 _typed: list[str] = []  # the words of the command line
@@ -41,9 +41,7 @@ _first_failure: Exception | None = None  # of the jobs of a sweep
 
 
 def _folder_name(overrides: str) -> str:
-    """The values that a job of a sweep has, in three digits: its number before them tells it from others."""
-    name = re.sub(r"(?<==)[^=,]+(?=,|$)", lambda value: three_digits(value[0]), overrides)
-    return name[:200].replace("/", "_")  # 255 bytes are allowed
+    return overrides[:200].replace("/", "_")  # 255 bytes are allowed
 
 
 OmegaConf.register_new_resolver("folder_name", _folder_name)

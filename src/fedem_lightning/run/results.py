@@ -1,10 +1,9 @@
-"""Files of a run: results.json with everything that a later comparison needs, and files for larger arrays."""
+"""Files of a run, from Python too: results.json with all that a comparison needs, and files for larger arrays."""
 
 import json
 import math
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,7 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from omegaconf import OmegaConf
 
+from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.evaluate.client_table import REFERENCES
@@ -24,9 +25,16 @@ from fedem_lightning.evaluate.convergence import best_round, convergence, errors
 from fedem_lightning.evaluate.summaries import not_finite, summarize, summarize_table
 from fedem_lightning.models.backbones import Linear
 from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checkpoints import recipe_of
+from fedem_lightning.module.checks import check_capabilities
 from fedem_lightning.module.fitting import known_pi
 from fedem_lightning.module.round import sampling_of
+from fedem_lightning.run.callbacks import MappedCheckpoints
+from fedem_lightning.run.trackers import write_rows
+from fedem_lightning.settings.check import check_arguments
+from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.files import replacing, write_arrays, write_atomically
+from fedem_lightning.settings.keys import dataset_name, shipped
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -70,7 +78,6 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
             "processes": algorithm.trainer.world_size,
             "precision": algorithm.trainer.precision,
         },
-        "peak_memory_bytes": peak_memory(algorithm.device),
         "environment": environment(algorithm.device),
     }
 
@@ -168,18 +175,6 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that this process has had at a time, on a GPU those of its tensors; None: Windows does not say."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 def _commit() -> str | None:
     """The commit of the package's checkout, with "-dirty" if files have changed; None outside a checkout."""
     folder = Path(__file__).resolve().parents[3]
@@ -188,7 +183,53 @@ def _commit() -> str | None:
     # without the lock of the index, which a commit at the same time would find taken
     command = ["git", "--no-optional-locks", *["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]]
     try:
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+        return subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return run.stdout.strip()
+
+
+def save_run(
+    model: FederatedAlgorithm, data: FederatedDataModule, folder: str | Path, dataset: str | None = None
+) -> None:
+    """Writes the folder of a run, after `trainer.fit` and `trainer.test`: see docs/results.md.
+
+    `command` and `fidelity` are null in results.json. With several processes all of them call it; the first one writes.
+    The folder is new or empty; reports call the data `dataset`; None: by their file, as the command line does, or their
+    class. UserError: the folder has files, or the model was not tested.
+    """
+    check_arguments("", save_run, locals())
+    place = Path(folder).expanduser()
+    new = not place.exists() or (place.is_dir() and not any(place.iterdir()))
+    require(new, f"folder: {place} is not empty; choose another")
+    require(len(model.clients) > 0, "model: it has no scores yet; call trainer.test(model, data) first")
+    check_capabilities(model, data.federation)
+    checkpoint = model.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    if not model.trainer.is_global_zero:
+        return
+    algorithm, of_data = recipe_of(model), dict(data.hparams.get("data", {}))
+    config = {name: algorithm.pop(name, None) for name in ("backbone", "adaptation", "engine", "seed")}
+    if of_data.get("seed") == model.seed:
+        of_data["seed"] = "${seed}"
+    config |= {"seed": model.seed, "algorithm": algorithm, "dataset": of_data}
+    config["trainer"] = {"max_epochs": whole_run(model)[0].rounds}
+    write_atomically(place / ".hydra" / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)).encode())
+    write_rows(place / "metrics.csv", whole_run(model)[1])
+    MappedCheckpoints().save_checkpoint(checkpoint, place / f"checkpoints/round-{model.statistics.rounds:06d}.ckpt")
+    parts = {"algorithm": model, "adaptation": model.adaptation, "dataset": data, "backbone": model.components[0]}
+    names: dict[str, Any] = {group: _shipped(group, part) for group, part in parts.items()}
+    names["dataset"] = dataset or dataset_name(names["dataset"], data.federation.notes.get("source"))
+    chosen = model.made_with.get("client_optimizer") is not None
+    rate = {"of": names["algorithm"], "rate": model.local.optimizer.lr, "chosen_by": "user" if chosen else None}
+    names |= {"experiment": None, "seed": model.seed, "fidelity": None, "command": None}
+    names["learning_rates"] = [rate] if model.local.takes_steps else []
+    write_run(place, names, model, data.federation)
+
+
+def _shipped(group: str, part: Any) -> str:
+    """The name of a part on the command line, else that of its class; of several names for a class the shortest."""
+    if part is None:
+        return "none"
+    kind = type(part).__name__
+    found = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
+    several = group in ("dataset", "backbone") and len(found) > 1  # ImageDataModule reads many data sets
+    return kind if several or not found else min(found, key=lambda name: (len(name), name))

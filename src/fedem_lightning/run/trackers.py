@@ -16,12 +16,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger, WandbLogger
 
+from fedem_lightning.evaluate.client_table import final_metrics
 from fedem_lightning.evaluate.convergence import whole_run
 from fedem_lightning.settings.configs import resolved
 from fedem_lightning.settings.errors import UserError, one_line
 from fedem_lightning.settings.files import write_atomically, writing
 from fedem_lightning.settings.keys import flatten
-from fedem_lightning.settings.measures import SPLITS
 from fedem_lightning.settings.startup import is_worker_rank
 
 MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
@@ -110,7 +110,11 @@ def report(loggers: Sequence[Logger], results: Mapping[str, Any], clients: pd.Da
             shown = clients.iloc[:: max(1, math.ceil(len(clients) / MOST_ROWS))]
             table = wandb.Table(dataframe=shown)
             logger.experiment.log({"clients": table, "trainer/global_step": results["rounds"]})
-            logger.experiment.summary.update(final_scores(results))
+            scores, best = dict(final_metrics(clients)), results["best_round"]
+            if best is not None:
+                names = {"round": "round", **{split: f"{split}/{best['measure']}" for split in ("val", "test")}}
+                scores |= {f"best/{name}": best[key] for key, name in names.items() if best[key] is not None}
+            logger.experiment.summary.update(scores)
 
 
 def close(loggers: Sequence[Logger], error: BaseException | None) -> None:
@@ -140,23 +144,3 @@ def group_of(choices: Mapping[str, str], overrides: Sequence[str]) -> str:
         if key == "trainer.max_epochs" or (key not in choices and key.partition(".")[0] not in _NOT_NAMED):
             parts.append(f"{key.rpartition('.')[2]}={value}")
     return "-".join(parts)[:100]  # W&B refuses more than 128 letters
-
-
-def final_scores(results: Mapping[str, Any]) -> dict[str, float]:
-    """The finite scores of results.json, by the names that metrics.csv and `Trainer.test` give them.
-
-    They are test/accuracy (weighted by training samples), test/accuracy_mean, ...; test_unseen/... of unseen and
-    test_honest/... of honest clients; best/round, best/val/MEASURE and best/test/MEASURE of the best round.
-    """
-    populations = {"": results, "_unseen": results.get("unseen") or {}, "_honest": results.get("honest") or {}}
-    found = {
-        f"{split}{population}/{measure}" + ("" if kind == "weighted" else f"_{kind}"): value
-        for population, scores in populations.items()
-        for split in SPLITS
-        for measure, sums in (scores.get(split) or {}).items()
-        for kind, value in sums.items()
-    }
-    best = results.get("best_round") or {}
-    names = {"round": "round"} | {split: f"{split}/{best.get('measure')}" for split in ("val", "test")}
-    found |= {f"best/{name}": best.get(key) for key, name in names.items()}
-    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
