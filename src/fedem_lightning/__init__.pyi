@@ -26,10 +26,9 @@ from .methods.d_fedem import DFedEM
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
-from .methods.fedem import FedEM
+from .methods.fedem import FedEM, FedRC
 from .methods.fedfomo import FedFOMO
 from .methods.fedgmm import FedGMM
-from .methods.fedrc import FedRC
 from .methods.floral import FLoRAL
 from .methods.hypcluster import HypCluster, Mapper
 from .methods.interpolated import APFL, L2SGD

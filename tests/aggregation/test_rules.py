@@ -63,12 +63,12 @@ def test_the_trimmed_mean_of_each_coordinate(trim: float) -> None:
     np.testing.assert_allclose(combined(TrimmedMean(trim), models, received).models["weight"], expected)
 
 
-@pytest.mark.parametrize(("faulty", "selected"), [(1, None), (2, 1), (0.3, 3), (0.0, None)])
-def test_multi_krum_averages_the_nearest_updates_of_each_component(faulty: float, selected: int | None) -> None:
+@pytest.mark.parametrize("faulty", [1, 0.3, 0.0])
+def test_multi_krum_averages_the_nearest_updates_of_each_component(faulty: float) -> None:
     models, received = updates()
     f = int(faulty * N) if faulty < 1 else int(faulty)
-    for m, found in enumerate(combined(MultiKrum(faulty, selected), models, received).models["weight"]):
-        best = krum(models[:, m], f, selected or N - f)
+    for m, found in enumerate(combined(MultiKrum(faulty), models, received).models["weight"]):
+        best = krum(models[:, m], f, N - f)
         np.testing.assert_allclose(found, np.average(models[best, m], axis=0, weights=COUNTS[best]))
 
 

@@ -74,8 +74,8 @@ def test_a_sequence_counts_every_label() -> None:
         def y() -> torch.Tensor:
             return torch.tensor(labels)
 
-    found = model.e_step_losses(torch.zeros(2, M, dtype=torch.float64), Two())
+    found = model._e_step_losses(torch.zeros(2, M, dtype=torch.float64), Two())
     logs = np.log(shares)
     expected = np.stack([logs[:, 0] + 2 * logs[:, 2], 2 * logs[:, 1]])
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
-    assert model.e_step_losses(model.losses(block), block).shape == (len(block.index), M)
+    assert model._e_step_losses(model.losses(block), block).shape == (len(block.index), M)

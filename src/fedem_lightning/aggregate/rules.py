@@ -9,7 +9,7 @@ from fedem_lightning.aggregate.gathered import Robust
 from fedem_lightning.aggregate.private import PrivateMean
 from fedem_lightning.aggregate.weighted_mean import WeightedMean
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import BelowHalf, FaultyClients, PositiveInt, PositiveOrInfinite
+from fedem_lightning.settings.ranges import BelowHalf, FaultyClients, PositiveOrInfinite
 
 CHUNK = 2**16
 """Columns that are sorted at a time."""
@@ -84,7 +84,7 @@ class TrimmedMean(Robust):
 
 
 class MultiKrum(Robust):
-    """The weighted mean of the m updates with the lowest scores (Blanchard et al.: NeurIPS 2017, arXiv 1703.02757).
+    """The weighted mean of the n - f updates with the lowest scores (Blanchard et al.: NeurIPS 2017, arXiv 1703.02757).
 
     A client's score is the sum of its squared distances to the n - f - 2 nearest of the other n - 1 updates. Every
     component has its own scores, so that a client may be trusted with one and not with another. In a group of n clients
@@ -92,12 +92,11 @@ class MultiKrum(Robust):
 
     Args:
         faulty: f, the number of faulty clients in a cohort; below 1: their share.
-        selected: m; None: n - f. With 1 it is Krum.
 
     """
 
-    def __init__(self, faulty: FaultyClients = 0.2, selected: PositiveInt | None = None) -> None:
-        self.faulty, self.selected = faulty, selected
+    def __init__(self, faulty: FaultyClients = 0.2) -> None:
+        self.faulty = faulty
 
     def n_faulty(self, n_clients: int) -> int:
         """f for this number of clients."""
@@ -117,7 +116,7 @@ class MultiKrum(Robust):
         f = min(self.n_faulty(n), (n - 3) // 2)
         distances = squared_distances(parts).fill_diagonal_(torch.inf)
         scores = distances.sort(dim=1).values[:, : n - f - 2].sum(dim=1)  # [n]
-        best = scores.argsort(stable=True)[: n - f if self.selected is None else self.selected]
+        best = scores.argsort(stable=True)[: n - f]
         return torch.zeros_like(weights).index_copy_(0, best, weights[best])
 
 

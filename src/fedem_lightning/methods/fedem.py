@@ -1,7 +1,10 @@
-"""FedEM: federated expectation-maximisation over a mixture of M component models.
+"""FedEM: federated expectation-maximisation over a mixture of M component models; and FedRC, with another E-step.
 
-Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021,
-arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
+- FedEM. Marfoq, Neglia, Bellet, Kameni, Vidal: "Federated Multi-Task Learning under a Mixture of Distributions",
+  NeurIPS 2021, arXiv 2108.10252. Algorithms 1 and 2; equation numbers are the paper's.
+- FedRC. Guo, Tang, Lin: "FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust
+  Clustering", ICML 2024, arXiv 2301.12379. The E-step divides by the share of each label under a component: components
+  then separate clients who mean different things by a label, and not labels.
 """
 
 from typing import Any
@@ -12,12 +15,15 @@ from torch import Tensor
 from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.tasks import known
 from fedem_lightning.methods.initialization import Initialization, WarmUp
 from fedem_lightning.methods.sharing import Shared, mixture_of
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.models.em import add_by_owner, mixture_losses, mixture_weights, responsibilities
+from fedem_lightning.models.heads import owner_and_class
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.checks import check_classes
 from fedem_lightning.settings.ranges import Count, PositiveInt
 from fedem_lightning.state.history import Round
 
@@ -61,7 +67,7 @@ class FedEM(FederatedAlgorithm):
 
     def client_update(self, batch: Block, round_: int) -> Update:
         """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
-        t, n = batch.clients, self.n_trained()
+        t, n = batch.clients, self._n_trained()
         losses = self.mixture.losses(batch, n)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.measure("objective", mixture_losses(pi, losses, batch.owner))  # Eq. 6, before the round
@@ -70,19 +76,20 @@ class FedEM(FederatedAlgorithm):
             self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
         theta = self.mixture.received(len(t), n)  # [C, M, ...]
         models = self.mixture.train(theta, batch, round_, q)  # Eq. 10
-        return Update(models, batch.counts(), start=theta, extras=self.extras(q, batch))  # Alg. 1, line 10: weights n_t
+        weights = batch.counts()  # n_t, Alg. 1, line 10
+        return Update(models, weights, start=theta, extras=self._extras(q, batch))
 
     def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
         if self.warm_up.is_warming_up():
             return self.mixture.even(losses)
-        return responsibilities(pi, self.e_step_losses(losses, batch), batch.owner)
+        return responsibilities(pi, self._e_step_losses(losses, batch), batch.owner)
 
-    def e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
+    def _e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
         """The losses [n, M] by which the E-step weighs samples. Default: those of the M-step."""
         return losses
 
-    def extras(self, q: Tensor, batch: Block) -> Models:
+    def _extras(self, q: Tensor, batch: Block) -> Models:
         """What clients send beside their models, each [C, ...], from the weights q [n, M]. Default: nothing."""
         return {}
 
@@ -92,7 +99,7 @@ class FedEM(FederatedAlgorithm):
         self.mixture.tie()  # the last bits of a sum may differ
         self.warm_up.after(round_)
 
-    def n_trained(self) -> int:
+    def _n_trained(self) -> int:
         """Number of components that are sent and trained in this round: one while all are equal, or M."""
         equal = self.warm_up.initialization != "random" and self.warm_up.is_warming_up()
         return 1 if equal else len(self.components)
@@ -104,7 +111,65 @@ class FedEM(FederatedAlgorithm):
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """Section 3.2: from uniform weights, one E-step (Eq. 8) and one update of pi (Eq. 9), or several."""
         batch, pi = data.block(clients, "train"), torch.full_like(self.pi[clients], 1.0 / self.pi.shape[1])
-        losses = self.e_step_losses(self.losses(batch), batch)
+        losses = self._e_step_losses(self.losses(batch), batch)
         for _ in range(self.personalize_steps):
             pi = mixture_weights(responsibilities(pi, losses, batch.owner), batch.owner, pi)
         self.pi[clients] = pi
+
+
+LEAST_SHARE = 1e-8
+"""The smallest share of a label."""
+
+
+class FedRC(FedEM):
+    """FedEM with q_im proportional to pi_tm exp(-l_im) / p(y_i; m); p(y; m) is the share of y in what m trains on.
+
+    While all shares are even, as in the first round, it is FedEM, whose arguments it has.
+    """
+
+    private_ok = False  # clients also send how their labels lie
+    label_shares: Tensor  # p(y; m), [M, Y]; rows sum to 1
+
+    def __init__(self, backbone: Backbone, n_clients: int, n_components: PositiveInt = 3, **options: Any) -> None:
+        super().__init__(backbone, n_clients, n_components, **options)
+        self.register_buffer("label_shares", torch.zeros(0, 0))
+
+    def prepare(self, data: Federation) -> None:
+        """Labels are classes; their shares start even."""
+        super().prepare(data)
+        check_classes(self, data)
+        if not self.label_shares.numel():
+            task: Any = data.task
+            self.label_shares = self.pi.new_full((len(self.components), task.n_classes), 1 / task.n_classes)
+
+    def _e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
+        """l_im + log p(y_i; m): exp(-l) is divided by p; in a sequence by that of every label."""
+        y = batch.y().flatten(1) if batch.y().ndim > 1 else batch.y().unsqueeze(1)  # [n, L]
+        counts = self.label_shares.new_zeros(len(y), self.label_shares.shape[1])  # of each label in a sample  [n, Y]
+        counts.scatter_add_(1, y.long().clamp(min=0), known(y).to(counts))
+        return losses + (counts @ self.label_shares.log().T).to(losses)
+
+    def client_update(self, batch: Block, round_: int) -> Update:
+        """As FedEM; clients also receive the shares of labels."""
+        update = super().client_update(batch, round_)
+        shares = self.label_shares.expand(len(batch.clients), *self.label_shares.shape)
+        return update._replace(receives=update.start | {"labels": shares})
+
+    def _extras(self, q: Tensor, batch: Block) -> Models:
+        """The means over a client's samples of q_im for each label y_i, [C, M Y]."""
+        y, (m, n_classes) = batch.y(), self.label_shares.shape
+        known_labels = known(y).flatten()
+        place = owner_and_class(batch.owner, y, n_classes)[known_labels]
+        each = q.to(self.pi).expand(-1, m)  # [n, M]; of one model in a warm-up
+        each = each.repeat_interleave(y[0].numel() if len(y) else 1, dim=0)[known_labels]
+        sums = add_by_owner(self.pi.new_zeros(len(batch.clients) * n_classes, m), place, each)  # [C Y, M]
+        means = sums.view(-1, n_classes, m).transpose(1, 2) / batch.counts().view(-1, 1, 1).to(sums)  # [C, M, Y]
+        return {"labels": means.flatten(1)}
+
+    def server_update(self, means: Means | None, round_: Round) -> None:
+        """p(y; m) <- sum of q over the samples of label y / sum of q over all; then as FedEM."""
+        if means is not None:
+            sums = means.extras["labels"].view_as(self.label_shares).clamp(min=LEAST_SHARE)
+            self.label_shares = sums / sums.sum(dim=1, keepdim=True)
+            means = means._replace(extras={name: rows for name, rows in means.extras.items() if name != "labels"})
+        super().server_update(means, round_)
