@@ -23,7 +23,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from common import bare_parser, make_trainer, print_header, print_row
-from fedem_lightning import FederatedDataModule, SignFlip
+from fedem_lightning import FederatedDataModule, SendNaN
 from fedem_lightning.evaluate.summaries import summarize_table
 from fedem_lightning.run import cli  # noqa: F401  (it registers the resolvers)
 from fedem_lightning.run.building import build_model
@@ -107,7 +107,7 @@ def _accuracy(config: DictConfig, cell: Cell, options: argparse.Namespace) -> di
     everybody = data.federation.clients()
     found = {}
     for share in [cell.share] if cell.share else [0.0, *options.shares]:
-        faulty = torch.isin(everybody, SignFlip(share).faulty(everybody, cell.seed, 0)).numpy()
+        faulty = torch.isin(everybody, SendNaN(share).faulty(everybody, cell.seed, 0)).numpy()
         honest = model.clients[~faulty]
         found[str(share)] = summarize_table(honest, "test")["accuracy"]["weighted"]
     return {"accuracy": found, "rejected": model.statistics.rejections.total}

@@ -23,8 +23,8 @@ from fedem_lightning import (
     FederatedAlgorithm,
     Finetune,
     MultiKrum,
+    Scaling,
     SendNaN,
-    SignFlip,
     UserCentric,
     UserError,
 )
@@ -63,7 +63,10 @@ def cases(which: str) -> dict[str, tuple[Row, dict[str, Any]]]:
     rules: dict[str, tuple[type[FederatedAlgorithm], dict[str, Any]]] = {
         "median": (FedAvg, {"aggregation": "median"}),
         "krum": (FedEM, {"aggregation": MultiKrum(1)}),
-        "clipping": (UserCentric, {"aggregation": "norm_clipping", "similarity": "cosine", "faults": SignFlip(0.3)}),
+        "clipping": (
+            UserCentric,
+            {"aggregation": "norm_clipping", "similarity": "cosine", "faults": Scaling(0.3, factor=-5.0)},
+        ),
         "nan": (FedEM, {"faults": SendNaN(0.3)}),
         "failing": (OnlyOne, {}),
         "failing, as rows": (OnlyOne, {"aggregation": "trimmed_mean"}),

@@ -1,6 +1,6 @@
 from .aggregate import Aggregation, Mean, Median, MultiKrum, NormClipping, PrivateMean, TrimmedMean, Update
 from .aggregate.compression import Compression, EightBit, TopK
-from .aggregate.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN, SignFlip
+from .aggregate.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN
 from .aggregate.topology import Topology
 from .data import (
     DensityDataModule,
@@ -151,7 +151,6 @@ __all__ = [
     "Scaling",
     "SendNaN",
     "ShiftedExponentialNetwork",
-    "SignFlip",
     "Step",
     "SyntheticMixture",
     "TableDataModule",

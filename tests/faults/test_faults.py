@@ -20,7 +20,6 @@ from fedem_lightning import (
     NoAnswer,
     Scaling,
     SendNaN,
-    SignFlip,
     UserCentric,
     UserError,
 )
@@ -65,7 +64,6 @@ SENT = Update(MODELS, torch.ones(2), start=RECEIVED)
 EXPECTED: dict[str, tuple[Faults, list[float]]] = {
     "scaling": (Scaling(factor=10.0), [1 + 10 * 4, 1 - 10 * 1]),
     "negative": (Scaling(factor=-2.0), [1 - 2 * 4, 1 + 2 * 1]),
-    "sign_flip": (SignFlip(factor=3.0), [1 - 3 * 4, 1 + 3 * 1]),
     "nan": (SendNaN(), [np.nan, np.nan]),
 }
 
@@ -156,8 +154,8 @@ def test_flipped_labels_are_those_of_another_federation() -> None:
 
 def test_faults_that_have_no_effect_are_refused() -> None:
     data = make_data()
-    with pytest.raises(UserError, match=r"faults: Local has no server .* so SignFlip changes nothing"):
-        make_model(Local, data, faults=SignFlip()).prepare_for(data.federation)
+    with pytest.raises(UserError, match=r"faults: Local has no server .* so Scaling changes nothing"):
+        make_model(Local, data, faults=Scaling()).prepare_for(data.federation)
     with pytest.raises(UserError, match="faults: AFL needs every client in every round, but some do not answer"):
         make_model(AFL, data, faults=NoAnswer()).prepare_for(data.federation)
     real = FederatedDataModule.from_arrays(np.ones((8, 2)), np.arange(8.0), np.arange(8) % 2, task="regression")

@@ -11,7 +11,7 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.tasks import known
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import BelowOne, Positive
+from fedem_lightning.settings.ranges import BelowOne
 from fedem_lightning.settings.recipes import Recorded
 
 
@@ -100,19 +100,6 @@ class Scaling(Faults):
     def sent(self, rows: Tensor, start: Tensor) -> Tensor:
         """The scaled update."""
         return start + self.factor * (rows - start)
-
-
-class SignFlip(Scaling):
-    """Faulty clients send theta - factor (theta_t - theta), which undoes what the others learn.
-
-    Args:
-        share, every_round: see `Faults`.
-        factor: above 0.
-
-    """
-
-    def __init__(self, share: BelowOne = 0.1, every_round: bool = False, factor: Positive = 5.0) -> None:
-        super().__init__(share, every_round, -factor)
 
 
 class LabelFlip(Faults):

@@ -3,7 +3,6 @@
 import io
 import textwrap
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
@@ -13,11 +12,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedem_lightning.report.groups import BASELINES, Group, Setting
+from fedem_lightning.report.groups import Group, Setting
 from fedem_lightning.settings.errors import one_line
 
 PALETTE = ("#d55e00", "#0072b2", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255")
@@ -30,8 +28,6 @@ STYLE: dict[Any, Any] = {
 }
 """Matplotlib's settings while figures are made and saved."""
 FIGURES = ("curves", "clients")
-_FIRST = ("fedem", *reversed(BASELINES))
-"""The first colours belong to the method that the package is named after, and to its two baselines."""
 _LINES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _PERCENTILES = np.arange(1, 101)
 _NAME = 200  # letters of a row's name in a legend, which breaks it into lines
@@ -60,20 +56,11 @@ def figures_of(settings: Sequence[Setting]) -> list[Drawn]:
 
 
 def looks(settings: Sequence[Setting]) -> Looks:
-    """The look of every row, which is the same in all figures of a report.
-
-    Each method has a colour; after eight methods, and of one method's further rows, the lines differ. FedEM's are wide.
-    """
-    groups = {group.label: group for setting in settings for group in setting.groups}
-    algorithms = [*_FIRST, *sorted({group.algorithm for group in groups.values()} - set(_FIRST))]
+    """The look of every row, which is the same in all figures: after eight rows the lines differ. FedEM's are wide."""
     found: Looks = {}
-    rows = Counter[str]()
-    for label, group in groups.items():
-        slot = algorithms.index(group.algorithm)
-        colour = PALETTE[slot % len(PALETTE)]
-        line = _LINES[(slot // len(PALETTE) + rows[group.algorithm]) % len(_LINES)]
-        found[label] = {"color": to_hex(colour), "linestyle": line, "linewidth": 2.4 if slot == 0 else 1.3}
-        rows[group.algorithm] += 1
+    for i, group in enumerate({group.label: group for setting in settings for group in setting.groups}.values()):
+        line, width = _LINES[i // len(PALETTE) % len(_LINES)], 2.4 if group.algorithm == "fedem" else 1.3
+        found[group.label] = {"color": PALETTE[i % len(PALETTE)], "linestyle": line, "linewidth": width}
     return found
 
 
