@@ -29,17 +29,13 @@ def tensors(rows: Any) -> tuple[Tensor, Tensor]:
 
 
 class Named(Dataset[Any]):
-    """Samples that are dictionaries, with clients."""
-
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self.columns = columns
+    """Samples that are dictionaries."""
 
     def __len__(self) -> int:
         return N
 
     def __getitem__(self, i: int) -> Any:
-        found = (X[i], int(Y[i]), str(CLIENT[i]))
-        return dict(zip(self.columns, found, strict=True)) if self.columns else found
+        return {"img": X[i], "label": int(Y[i])}
 
 
 def each(make: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -55,9 +51,8 @@ FORMS: dict[str, Callable[[], Any]] = {
     "lists of samples, as PFLlib's": each(lambda rows: list(zip(*tensors(rows), strict=True))),
     "data sets": each(lambda rows: TensorDataset(*tensors(rows))),
     "subsets": each(lambda rows: torch.utils.data.Subset(ALL, rows.tolist())),
-    "one data set": lambda: TorchDataModule(Named(()), seed=2),
-    "one data set of dictionaries": lambda: TorchDataModule(Named(("img", "label", "client")), seed=2),
-    "one data set, clients beside it": lambda: TorchDataModule(ALL, client=CLIENT, seed=2),
+    "one data set": lambda: TorchDataModule(ALL, client=CLIENT, seed=2),
+    "one data set of dictionaries": lambda: TorchDataModule(Named(), client=CLIENT, seed=2),
 }
 
 
@@ -118,10 +113,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: TorchDataModule({"a": (X, Y[1:])}),
         r"^data: client a: expected x \[n, ...\] and y \[n\], got shapes \[60, 3\] and \[59\]$",
     ),
-    "no clients in samples": (
-        lambda: TorchDataModule(ALL),
-        r"^data: sample 0: expected \(x, y, client\), got 2 entries$",
-    ),
+    "no clients": (lambda: TorchDataModule(ALL), "^client: partition=natural needs the client of each sample"),
     "shapes in a client": (
         lambda: TorchDataModule({"a": [(X[0], 0), (X[1, :2], 1)]}),
         r"^data: client a: sample 1: x of shape \[n, 2\] and float32, but data: client a: sample 0: of shape",
@@ -130,13 +122,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: TorchDataModule({"a": GOOD, "b": (X[:, :2], Y)}),
         r"^data: client b: x of shape \[n, 2\] and float32, but data: client a: of shape \[n, 3\] and float32; all",
     ),
-    "a column": (
-        lambda: TorchDataModule(Named(("img", "digit", "user"))),
-        "^data: sample 0: expected x, y or labels or label, client in it, got img, digit, user$",
+    "no label": (
+        lambda: TorchDataModule({"a": [{"img": X[0], "digit": 1}]}),
+        "^data: client a: sample 0: expected x and y or labels or label in it, got img, digit$",
     ),
     "unknown test client": (lambda: TorchDataModule({"a": GOOD}, {"b": GOOD}), "^test: client b is not in data$"),
     "validation alone": (lambda: TorchDataModule({"a": GOOD}, val={"a": GOOD}), "^val: it needs test; without test"),
-    "test of one set": (lambda: TorchDataModule(Named(()), {"a": GOOD}), "^test: it goes with a dictionary or a list"),
+    "test of one set": (lambda: TorchDataModule(Named(), {"a": GOOD}), "^test: it goes with a dictionary or a list"),
     "kinds of names": (
         lambda: TorchDataModule({"a": GOOD, 1: GOOD}),
         "^data: client: expected only strings, ",

@@ -31,12 +31,11 @@ def x_of(rows: ClientRows) -> torch.Tensor:
     return rows.samples.features(torch.arange(len(rows)), torch.float32)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_has_the_rows_of_the_array(kind: str, place: Path, schema: Schema, tmp_path: Path) -> None:
     table, path = pd.read_csv(place / "unseen.csv").astype(dict.fromkeys(FEATURES, "float32")), tmp_path / f"t.{kind}"
     write: dict[str, Callable[[], Any]] = {
         "csv": lambda: table.to_csv(path, index=False),
-        "tsv": lambda: table.to_csv(path, index=False, sep="\t"),
         "parquet": lambda: table.astype({"client": "category"}).to_parquet(path),
     }
     write[kind]()
@@ -99,7 +98,7 @@ def test_clients_predict_rows_with_names(schema: Schema, tmp_path: Path) -> None
         with pytest.raises(UserError, match=f"^{line}"):
             model.predict(given)
     np.savez(tmp_path / "t.npz", x=np.ones((2, 3)), client=["a", "b"])
-    with pytest.raises(UserError, match=r"^DATA: the model trained on a table; expected a .csv, .tsv or .parquet file"):
+    with pytest.raises(UserError, match=r"^DATA: the model trained on a table; expected a .csv or .parquet file"):
         read_rows(tmp_path / "t.npz", of_table)
     vectors = pd.DataFrame(np.arange(8.0).reshape(2, 4), columns=FEATURES)
     of_vectors = ClientModel([Linear((4,), 3)], torch.ones(1), schema, "a")

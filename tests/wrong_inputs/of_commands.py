@@ -15,7 +15,7 @@ TABLES = {
     "header.csv": "dataset.path: header.csv has no rows",
     "headless.csv": "dataset.path: headless.csv has several columns of the name 0",
     "folder.csv": "dataset.path: no file folder.csv",
-    "mine.txt": "dataset.path: expected a .csv, .tsv or .parquet file, got mine.txt",
+    "mine.txt": "dataset.path: expected a .csv or .parquet file, got mine.txt",
 }
 """After `data describe table dataset.label=y dataset.client=client dataset.path=`."""
 OTHERS = {

@@ -109,8 +109,6 @@ def describe(federation: "Federation") -> dict[str, Any]:
         facts["classes a client"] = f"{np.count_nonzero(counts, axis=1).mean():.1f} on average"
         meaning = "total variation between a client's labels and all, weighted by samples: 0 alike, 1 disjoint"
         facts["heterogeneity"] = f"{np.average(distance, weights=total):.3f} ({meaning})"
-    if "group" in federation.truth:
-        facts["clients by true group"] = np.bincount(federation.truth["group"]).tolist()
     return {**facts, **federation.notes, "digest": federation.digest()}
 
 

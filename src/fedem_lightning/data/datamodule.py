@@ -1,6 +1,5 @@
 """The data module for Lightning: an epoch is a round, its only batch the federation; and the one of an .npz."""
 
-import reprlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,10 +75,8 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
     def __repr__(self) -> str:
         """The class with its arguments (None and empty ones left out), and below it the federation."""
         told = dict(self.hparams.get("data", {"class": type(self).__name__}))
-        kind, short = told.pop("class"), reprlib.Repr()
-        short.maxstring = short.maxother = 100  # of a path
-        given = {name: value for name, value in told.items() if value is not None and value != []}
-        arguments = ", ".join(f"{name}={short.repr(value)}" for name, value in given.items())
+        kind = told.pop("class")
+        arguments = ", ".join(f"{name}={value!r:.100}" for name, value in told.items() if value not in (None, []))
         return printable(f"{kind}({arguments})\n{getattr(self, 'federation', 'not made yet')}")
 
     __str__ = __repr__  # Lightning's asks the data loaders for lengths that a federation does not have

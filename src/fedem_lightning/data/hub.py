@@ -115,9 +115,7 @@ def _column(data: Any, name: str) -> np.ndarray:
 def _numbers(data: Any, names: Sequence[str] | None, others: Sequence[str]) -> np.ndarray:
     """Columns of numbers side by side, [n, d]; a single one of lists keeps its shape."""
     if names is None:
-        kinds = {
-            name: str(getattr(data.features[name], "dtype", "")) for name in data.column_names if name not in others
-        }
+        kinds = {name: str(getattr(kind, "dtype", "")) for name, kind in data.features.items() if name not in others}
         names = [name for name, kind in kinds.items() if kind.startswith(("int", "uint", "float", "bool"))]
         require(bool(names), "features: no column of numbers is left; name text, image or features")
     columns = [_column(data, name) for name in names]

@@ -26,7 +26,6 @@ from fedem_lightning.settings.ranges import Column, Columns
 
 FEW_VALUES = 20
 """Whole numbers with up to as many different values are classes, unless `task` says otherwise."""
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OF_TIME = frozenset(("date", "datetime", "timestamp", "day", "week", "month", "year"))
 OF_ENTITIES = frozenset(("id", "patient", "subject", "person", "participant", "user", "customer", "device", "session"))
 """Words in the name of a column that holds times, or of one whose values say which rows belong together."""
@@ -40,7 +39,7 @@ class TableDataModule(FederatedDataModule):
     booleans and categories become one-hot. `federation.features` keeps this transformation for new rows.
 
     Args:
-        path: the .csv, .tsv or .parquet file.
+        path: the .csv or .parquet file.
         label: name of the label's column.
         client: name of the client's column; None: `partition` deals the rows to clients.
         features: names of the features' columns; default: all other columns.
@@ -67,7 +66,7 @@ class TableDataModule(FederatedDataModule):
         **options: Annotated[Any, OwnOptions],
     ) -> None:
         (own,) = grouped(options, OwnOptions)
-        require(path is not None, "path: expected a .csv, .tsv or .parquet file, e.g. path=my.csv")
+        require(path is not None, "path: expected a .csv or .parquet file, e.g. path=my.csv")
         frame = read_table(Path(str(path)).expanduser(), () if client is None else (str(client),))
         others = {"client": client, "split": split, "split_by": own.parts[1]}
         roles = _roles(frame, label, others, needs_client=own.partition == "natural")
@@ -159,9 +158,6 @@ def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, Tas
         notes["task"] = f"{task}, because {column.name} has {n} different {'numbers' if numeric else 'words'}"
         if task == "regression":
             return values, task, notes
-        odd = f"label: column {column.name!r} has {n} different words in {len(column)} rows, such as {column.iloc[0]!r}"
-        many = n > max(FEW_VALUES, len(column) // 5)
-        require(not many, f"{odd}; make numbers of them, or say task=classification")
     require(whole, f"task: a {task} needs words or whole numbers; column {column.name!r} holds others")
     require(n > 1, f"label: column {column.name!r} holds one class only, {column.iloc[0]}")
     if not numeric:
@@ -182,43 +178,40 @@ def strings_or_whole(column: pd.Series) -> np.ndarray:
 def read_table(path: Path, ids: Sequence[str] = ()) -> pd.DataFrame:
     """The table, with the types that its values or the file say; UTF-8, and the first line has the columns' names.
 
-    In .csv and .tsv an empty field, NA, NaN, null and None are missing values, and columns `ids` of clients are read as
+    In .csv an empty field, NA, NaN, null and None are missing values, and columns `ids` of clients are read as
     text, unless all are whole numbers: 01 and 1 are two clients.
     """
     suffix = path.suffix.lower()
-    require(suffix in (*SEPARATORS, ".parquet"), f"path: expected a .csv, .tsv or .parquet file, got {path.name}")
+    require(suffix in (".csv", ".parquet"), f"path: expected a .csv or .parquet file, got {path.name}")
     with reading(path, suffix if suffix == ".parquet" else f"{suffix} in UTF-8"):
         if suffix == ".parquet":
             frame = pd.read_parquet(path)
             frame = frame if frame.index.names == [None] else frame.reset_index()
             _check_names(path, [str(name) for name in frame.columns])
         else:
-            frame = _read_text(path, SEPARATORS[suffix], ids)
+            frame = _read_csv(path, ids)
     require(len(frame) > 0, f"path: {path} has no rows")
     return frame
 
 
-def _read_text(path: Path, separator: str, ids: Sequence[str]) -> pd.DataFrame:
+def _read_csv(path: Path, ids: Sequence[str]) -> pd.DataFrame:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        header = next(filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True)), [])
+        header = next(filter(None, csv.reader(file, skipinitialspace=True)), [])
     require(bool(header), f"path: {path} is empty")
-    other = next((sign for sign in ";\t,|" if len(header) == 1 and sign in header[0]), None)
-    how = f"save it with {'commas' if separator == ',' else 'tabs'}, and decimal points"
+    other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
+    how = "save it with commas, and decimal points"
     require(other is None, f"path: {path} seems to be separated by {other!r}; {how}")
     _check_names(path, header)
     more: dict[str, Any] = {"skipinitialspace": True, "index_col": False, "low_memory": False, "encoding": "utf-8-sig"}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more values than there are columns
-        frame: pd.DataFrame = pd.read_csv(path, sep=separator, dtype=dict.fromkeys(ids, str), **more)
+        frame: pd.DataFrame = pd.read_csv(path, dtype=dict.fromkeys(ids, str), **more)
     return frame.assign(**{name: _whole_if_written_so(frame[name]) for name in ids if name in frame})
 
 
 def _whole_if_written_so(column: pd.Series) -> pd.Series:
-    """Texts as whole numbers if all are written so, or all with .0 at their end; else as they are."""
-    for form in (WHOLE, WHOLE + re.escape(".0")):
-        if column.str.fullmatch(form).eq(True).all():
-            return column.str.removesuffix(".0").astype(np.int64)
-    return column
+    """Texts as whole numbers if all are written so; else as they are."""
+    return column.astype(np.int64) if column.str.fullmatch(WHOLE).eq(True).all() else column
 
 
 def _check_names(path: Path, names: list[str]) -> None:

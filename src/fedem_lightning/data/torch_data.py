@@ -21,7 +21,7 @@ LABELS = ("y", "labels", "label")
 
 
 class TorchDataModule(FederatedDataModule):
-    """Reads the samples of each client, or one Dataset in which each sample has a client.
+    """Reads the samples of each client, or one Dataset with the client of each sample.
 
     A client's samples are (x, y) as arrays or tensors; or a torch Dataset, or anything else with `len` and `[i]`, whose
     samples are (x, y). A dictionary is a pair, too: of "y", "label" or "labels", and of "x", or of all others.
@@ -31,8 +31,7 @@ class TorchDataModule(FederatedDataModule):
         data: a dictionary client -> samples, or a list with an entry for each client; or one Dataset.
         test: test samples, client -> samples; those in `data` are then for training. None: `fractions` split `data`.
         val: validation samples, likewise; it needs `test`.
-        client: of one Dataset: the client of each sample [n], whole numbers or strings. None: samples are
-            (x, y, client), or a partition deals them.
+        client: of one Dataset: the client of each sample [n], whole numbers or strings. None: a partition deals them.
         options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
 
     Example:
@@ -62,9 +61,7 @@ class TorchDataModule(FederatedDataModule):
             expected = "data: expected a dictionary or a list with each client's samples, or a Dataset with clients"
             hint = "; on the command line dataset.data._target_=MODULE.FUNCTION" * (data is None)
             require(not isinstance(data, tuple | None), f"{expected}, got a {type(data).__name__}{hint}")
-            says = client is None and own.partition == "natural"
-            arrays = _of_samples("data", data, says)
-            arrays = arrays if says else arrays._replace(client=client)
+            arrays = _of_samples("data", data)._replace(client=client)
         for name in ("data", "test", "val", "client"):
             self.made_with.pop(name, None)  # it would keep the samples in memory twice
         data = test = val = client = None  # Lightning compares arguments by ==, which arrays cannot
@@ -102,7 +99,7 @@ def arrays_of_clients(data: Any, val: Any, test: Any) -> OwnArrays:
 
 def _of_pair(where: str, data: Any) -> OwnArrays:
     """The samples of one client as arrays (x, y), or a dictionary of both."""
-    x, y = _entries(where, data, 2)
+    x, y = _pair(where, data)
     x, y = _as_x(f"{where}: x", x), as_array(f"{where}: y", y)
     first = next(iter(x.values())) if isinstance(x, dict) else x
     fits = first.ndim > 0 and y.shape[:1] == first.shape[:1]
@@ -111,22 +108,20 @@ def _of_pair(where: str, data: Any) -> OwnArrays:
     return OwnArrays(x, y)
 
 
-def _of_samples(where: str, data: Any, with_client: bool = False) -> OwnArrays:
-    """The samples of a Dataset, or of a list of samples, each of which may say its client."""
+def _of_samples(where: str, data: Any) -> OwnArrays:
+    """The samples of a Dataset, or of a list of samples."""
     fits = hasattr(data, "__getitem__") and isinstance(data, Sized)
     fits = fits and not isinstance(data, str | np.ndarray | Tensor | DataLoader)
     expected = "(x, y) as arrays, a torch Dataset (that of a DataLoader is its .dataset), or a list of samples (x, y)"
     require(fits, f"{where}: expected {expected}, got a {type(data).__name__}")
     require(len(data) > 0, f"{where}: no samples")
     xs: dict[str, Any] = {}
-    others: list[list[Any]] = []
+    labels: list[Any] = []
     for i in range(len(data)):
-        x, *rest = _entries(said := f"{where}: sample {i}", data[i], 3 if with_client else 2)
+        x, y = _pair(said := f"{where}: sample {i}", data[i])
         xs[said] = _as_x(f"{said}: x", x, row=True)
-        others.append([value.item() if getattr(value, "ndim", None) == 0 else value for value in rest])
-    names = (f"{where}: y", f"{where}: client")
-    y, *client = (as_array(name, list(one)) for name, one in zip(names, zip(*others, strict=True), strict=False))
-    return OwnArrays(joined("x", xs), y, client[0] if client else None, classes=_class_names(data))
+        labels.append(y.item() if getattr(y, "ndim", None) == 0 else y)
+    return OwnArrays(joined("x", xs), as_array(f"{where}: y", labels), classes=_class_names(data))
 
 
 def _as_x(name: str, value: Any, row: bool = False) -> Any:
@@ -139,21 +134,18 @@ def _as_x(name: str, value: Any, row: bool = False) -> Any:
     return array[None] if row else array
 
 
-def _entries(where: str, sample: Any, n: int) -> tuple[Any, ...]:
-    """x, y and, of three entries, the client."""
+def _pair(where: str, sample: Any) -> tuple[Any, Any]:
+    """x and y."""
     if isinstance(sample, Mapping):
         label = next((name for name in LABELS if name in sample), None)
-        taken = [label, *["client"] * (n > 2)]
-        x = {name: part for name, part in sample.items() if name not in taken}
-        fits = len(x) > 0 and all(name in sample for name in taken)
+        x = {name: part for name, part in sample.items() if name != label}
         has = listed((shown(str(name)) for name in sample), 10)
-        require(fits, f"{where}: expected x, {' or '.join(LABELS)}{', client' * (n > 2)} in it, got {has}")
-        x = x["x"] if "x" in x else x if len(x) > 1 else next(iter(x.values()))
-        return (x, *(sample[name] for name in taken))
-    fits = isinstance(sample, tuple | list) and len(sample) == n
+        require(label is not None and len(x) > 0, f"{where}: expected x and {' or '.join(LABELS)} in it, got {has}")
+        return x["x"] if "x" in x else x if len(x) > 1 else next(iter(x.values())), sample[label]
+    fits = isinstance(sample, tuple | list) and len(sample) == 2
     got = f"{len(sample)} entries" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
-    require(fits, f"{where}: expected (x, y{', client' * (n > 2)}), got {got}")
-    return tuple(sample)
+    require(fits, f"{where}: expected (x, y), got {got}")
+    return sample[0], sample[1]
 
 
 def joined(name: str, parts: Mapping[str, Any]) -> Any:

@@ -33,7 +33,7 @@ def main_of(command: str) -> Callable[..., None]:
 
 def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help=run)
-    parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv, .tsv or .parquet")
+    parser.add_argument("data", type=Path, metavar="DATA", help=f"{data}: .npz, .csv or .parquet")
     forms = "an .npz with x, client and optional y, split, names; or a table with the columns of the training table"
     parser.add_argument_group("DATA", f"{forms}, of vectors with client, y and split")
 

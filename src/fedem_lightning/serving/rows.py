@@ -64,7 +64,7 @@ def read_rows(path: Path, schema: Schema, labelled: bool = False) -> ClientRows:
 
 
 def _from_npz(path: Path, schema: Schema) -> dict[str, np.ndarray]:
-    require(schema.features is None, "DATA: the model trained on a table; expected a .csv, .tsv or .parquet file")
+    require(schema.features is None, "DATA: the model trained on a table; expected a .csv or .parquet file")
     arrays = read_npz(path, ARRAYS)
     require("x" in arrays, f"DATA: {path} lacks x; expected x, client, optional y, split, names")
     return arrays

@@ -74,7 +74,7 @@ def three_digits(text: str) -> str:
 
 _OWN = ("table", "npz", "hub", "folder", "pfllib")
 """Choices of data sets that are files of a user's own."""
-_ENDINGS = (".csv", ".tsv", ".parquet", ".npz", ".json", ".jsonl")
+_ENDINGS = (".csv", ".parquet", ".npz", ".json", ".jsonl")
 
 
 def dataset_name(choice: str, source: Any) -> str:
