@@ -23,8 +23,8 @@ from fedem_lightning.settings.errors import require
 class WithFeatures(Around):
     """A user's network whose features are known. A subclass defines `forward`, which takes samples as they are.
 
-    A buffer that is None is no part of the model. Its values come beside a model's tensors, under its name, and have
-    leading axes where an engine stacks learners: `by_learner`. `head`: see `find_head`.
+    A buffer that is None is no part of the model: its values come beside a model's tensors, under its name, with the
+    leading axes of stacked learners (`by_learner`). `head`: see `find_head`.
     """
 
     def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
@@ -40,7 +40,7 @@ class WithFeatures(Around):
 
 
 def with_inputs_of(network: nn.Module, layers: Iterable[nn.Module], x: Inputs) -> tuple[Tensor, list[Tensor]]:
-    """The network's outputs [n, ...], and the inputs of these layers, call by call; the hooks are gone afterwards."""
+    """The network's outputs [n, ...], and the inputs of these layers, call by call."""
     seen: list[Tensor] = []
     hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in layers]
     try:

@@ -33,12 +33,7 @@ __all__ = [
 
 
 def training_loss(task: Task) -> Loss:
-    """What local training minimises: the task's loss, with class weights that its likelihood does not have.
-
-    Of standardised targets it is half the squared error in units of their deviations, whatever sigma is.
-    """
-    if isinstance(task, Regression) and task.scale is not None:
-        return replace(task, noise_scale=None)
+    """What local training minimises: the task's loss, with class weights that its likelihood does not have."""
     only_training = getattr(task, "weigh_training_only", False)
     return replace(task, weigh_training_only=False) if only_training else task  # type: ignore[type-var]
 
@@ -60,7 +55,7 @@ def make_task(
         require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
         return BinaryClassification(2, 1, class_weights, class_weights is not None)
     if name == "regression":
-        return Regression(n_targets, None, 1, *units)
+        return Regression(n_targets, 1, *units)
     what = {"multilabel": "label", "language": "position"}[name]
     require(n_targets > 1, f"task: {name} needs two {what}s or more for each sample, the data has {n_targets}")
     return MultiLabel(n_targets) if name == "multilabel" else LanguageModel(n_classes, n_targets)

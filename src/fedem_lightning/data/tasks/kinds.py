@@ -152,22 +152,18 @@ class LanguageModel(Classification):
 
 @dataclass(frozen=True)
 class Regression(Checked):
-    """Real targets with Gaussian noise: l = |y - h(x)|^2 / (2 sigma^2).
+    """Real targets with Gaussian noise: l = |y - h(x)|^2 / (2 sigma^2), sigma is each target's `scale`, or 1.
 
     Networks may learn standardised targets: then h(x) = shift + scale * outputs, and everything but the outputs is in
     the units of y. Of several targets some may be missing (NaN): then |.|^2 is the sum over the known ones.
 
     Args:
         n_outputs: number of values of a target.
-        noise_scale: sigma, in units of y; None: each target's `scale`. In the E-step it sets how large an error
-            distinguishes components. One model's minimum does not depend on it; with `scale`, local training leaves it
-            out (`training_loss`), so that learning rates do not depend on it either.
         shift, scale: of each target, [n_outputs]; None: networks learn y as it is.
 
     """
 
     n_outputs: PositiveInt = 1
-    noise_scale: Positive | None = None
     n_targets: PositiveInt = 1
     shift: Sequence[float] | None = None
     scale: Sequence[Positive] | None = None
@@ -182,10 +178,7 @@ class Regression(Checked):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss l: outputs [n, n_outputs], y [n] or [n, n_outputs] -> [n]."""
-        errors, sigma = self._errors(outputs, self.outputs(y.view_as(outputs))), self.noise_scale or 1.0
-        if self.scale is not None and self.noise_scale is not None:
-            errors = errors * errors.new_tensor(self.scale).square()
-        return errors.flatten(1).sum(dim=1) / (2 * sigma**2)
+        return self._errors(outputs, self.outputs(y.view_as(outputs))).flatten(1).sum(dim=1) / 2
 
     def _errors(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared errors of the known targets, 0 for the others: [n, n_outputs] each."""

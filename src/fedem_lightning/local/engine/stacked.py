@@ -23,17 +23,14 @@ from fedem_lightning.models.tensors import call_with
 
 
 class StackedLinear(nn.Linear):
-    """`nn.Linear` with a weight [A, M, out, in] and a bias [A, M, out]; frozen ones are [out, in] and [out].
-
-    Of tensors that a client's models share, M is 1. The layer runs once for models that also share their input.
-    """
+    """`nn.Linear` with weight [A, M, out, in] and bias [A, M, out], M = 1 if shared; frozen ones have no A and M."""
 
     shape: tuple[int, int, int]  # A clients, M models of each, B samples of each
 
     def forward(self, input: Tensor) -> Tensor:
         """Outputs: [A M B, ..., in], or [A B, ..., in] if a client's models share their input, -> [A M B, ..., out].
 
-        They are [A B, ..., out] if the models share both their input and the layer. A frozen layer is shared.
+        They are [A B, ..., out] if the models share both their input and the layer, which then runs once.
         """
         a, m, b = self.shape
         if self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1):
