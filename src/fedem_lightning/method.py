@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
 import torch
@@ -64,7 +63,6 @@ class Parts(pl.LightningModule):
     clients: pd.DataFrame  # one row a client, filled by Trainer.test
     tested: Any = None  # ClientTable of the newest test: the scores of samples and classes
     diagnostics: dict[str, Any]  # findings of methods and callbacks, by name; saved in results.json
-    artifacts: dict[str, dict[str, np.ndarray]]  # arrays that are saved as NAME.npz, by Trainer.test
     made_with: dict[str, Any]
     says_unfinished = True  # at the end of a fit
     _prepared: Federation | None = None

@@ -32,9 +32,6 @@ from fedem_lightning.module.round import draw_cohort
 from fedem_lightning.run.callbacks import RoundCheckpoint
 from helpers.federations import make_data, make_model, make_trainer, train
 
-# --- FedEM's warm-up --------------------------------------------------------------------------------------------------
-
-
 # --- Local ------------------------------------------------------------------------------------------------------------
 
 

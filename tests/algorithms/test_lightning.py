@@ -327,18 +327,6 @@ def test_a_network_that_ends_in_a_softmax_or_a_sigmoid_is_refused_before_it_trai
         train(model, data, 1)
 
 
-class Answers(nn.Linear):
-    def forward(self, x: torch.Tensor) -> Any:
-        return {"logits": "three"}
-
-
-def test_what_is_no_network_or_gives_no_tensor_is_named() -> None:
-    with pytest.raises(UserError, match=r"^backbone: Classification needs 3 outputs .* gives a str, no tensor$"):
-        make_trainer(1).fit(FedAvg(Answers(4, 3), 4), make_data())
-    with pytest.raises(UserError, match=r"^backbone: the function returned None, expected a network$"):
-        FedAvg(cast(Any, lambda: None), 4)
-
-
 # --- learning rates ---------------------------------------------------------------------------------------------------
 
 

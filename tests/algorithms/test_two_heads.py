@@ -162,13 +162,6 @@ def test_fedproto_agrees_with_numpy(data: FederatedDataModule) -> None:
         assert_agree(found, probabilities(-distance))
 
 
-def test_before_the_first_round_heads_predict(data: FederatedDataModule) -> None:
-    model = make_model(FedProto, data, **PLAIN).double()
-    block = data.federation.block(torch.arange(CLIENTS), "train")
-    expected = model.components[0].network(block.x(torch.float64)).log_softmax(dim=1)
-    torch.testing.assert_close(model.predict(block), expected)
-
-
 def test_a_class_without_a_prototype_is_never_predicted() -> None:
     rng = np.random.default_rng(0)
     x, y, split = rng.normal(size=(40, 4)), np.arange(40) % 2, np.arange(40) // 4 % 5 // 4 * 2

@@ -33,7 +33,7 @@ from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import PositiveInt, TwoOrMore
 from fedem_lightning.state.history import Round
 
-MATRIX_LIMIT = 2_000  # clients for which W is saved and drawn; beyond, the figure is unreadable and checkpoints large
+MATRIX_LIMIT = 2_000  # clients for which W is kept; beyond, checkpoints would be large
 
 
 class UserCentric(FederatedAlgorithm):
@@ -151,20 +151,6 @@ class UserCentric(FederatedAlgorithm):
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Each client predicts with its own model."""
         return self.own_models(self.models[clients])
-
-    def test_step(self, batch: Federation, batch_idx: int) -> None:
-        """Adds the collaboration weights to the artifacts; none for more than `MATRIX_LIMIT` clients.
-
-        w: rows sum to 1, [T', T']; id: these clients' names, str [T']; stream, and true_group if known: int64 [T'].
-        """
-        super().test_step(batch, batch_idx)
-        data, t = batch, batch.clients().cpu().numpy()
-        names = np.array([str(data.names[client]) for client in t])
-        result = {"w": self.w.cpu().numpy(), "id": names, "stream": self.stream.cpu().numpy()[t]}
-        if "group" in data.truth:
-            result["true_group"] = np.asarray(data.truth["group"], dtype=np.int64)[t]
-        if len(self.w):
-            self.artifacts["coefficients"] = result
 
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
         """An unseen client takes a mean of the seen clients' models, with the row of W that its own gradient gives."""

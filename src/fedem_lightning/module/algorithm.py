@@ -118,7 +118,7 @@ class FederatedAlgorithm(Recorded, Method):
         self.states.declared["has_frozen"] = none = PerClient(torch.zeros(n_clients, dtype=torch.bool), None, "server")
         self.register_buffer("has_frozen", none.tensor, persistent=frozen_bytes(self.components[0]) > 0)
         self.save_hyperparameters(checkpoints.logged_arguments(self))
-        self.curves, self.diagnostics, self.artifacts, self.clients = {}, {}, {}, pd.DataFrame()
+        self.curves, self.diagnostics, self.clients = {}, {}, pd.DataFrame()
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

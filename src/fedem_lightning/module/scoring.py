@@ -57,7 +57,6 @@ def test(algorithm: Method, federation: Federation) -> None:
     algorithm.states.collect(Processes.of(algorithm.trainer))
     with keyed_streams(algorithm.device, algorithm.seed, algorithm.statistics.rounds):
         algorithm.tested = client_table(algorithm, federation, personalize_for_scoring(algorithm, federation))
-    algorithm.artifacts = {}
     algorithm.clients = algorithm.tested.rows
     log(algorithm, final_metrics(algorithm.clients))
 

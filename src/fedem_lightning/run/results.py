@@ -140,12 +140,9 @@ def write_run(
 ) -> dict[str, Any]:
     """Writes arrays, clients.parquet and, last, results.json; returns the results."""
     results = dict(names) | run_results(algorithm, federation)
-    artifacts = dict(algorithm.artifacts)
-    if algorithm.tested.samples is not None:
-        artifacts["test_samples"] = algorithm.tested.samples.arrays()
     results["seconds"]["total"] = whole_run(algorithm)[0].total_seconds()
-    for name, arrays in artifacts.items():
-        write_arrays(folder / f"{name}.npz", arrays)
+    if algorithm.tested.samples is not None:
+        write_arrays(folder / "test_samples.npz", algorithm.tested.samples.arrays())
     with replacing(folder / "clients.parquet") as temporary:
         algorithm.clients.to_parquet(temporary, index=False)
     write_atomically(folder / "results.json", (json.dumps(finite(results), indent=2) + "\n").encode())
