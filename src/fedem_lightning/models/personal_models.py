@@ -40,10 +40,7 @@ class SharedModels:
         return broadcast(self.components, len(self.mixture))
 
     def predict(self, block: Block) -> Tensor:
-        """Predictions by Eq. 5: sum_m pi[t, m] h_m(x), h from `Task.predict`, [n, ...]; the block has these clients.
-
-        It mixes probabilities (or means), not logits or parameters.
-        """
+        """Predictions by Eq. 5: sum_m pi[t, m] h_m(x), h from `Task.predict`, [n, ...]; the block has these clients."""
         return mixed(block.federation.task, component_outputs(self.components, block), self.mixture[block.owner])
 
     def losses(self, block: Block) -> Tensor:

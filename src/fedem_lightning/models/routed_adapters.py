@@ -26,9 +26,6 @@ class RoutedAdapters(Around):
         rank: of the adapters; below 1: an adapter's share of its layer's parameters, and at least rank 1.
         alpha: the scale.
 
-    Raises:
-        UserError: no linear or convolution layer trains.
-
     """
 
     def __init__(self, network: nn.Module, n_adapters: int, rank: float, alpha: float) -> None:

@@ -134,10 +134,8 @@ class LanguageModel(Classification):
     """The next token at each position of a sequence, with cross-entropy; positions with the label -100 are ignored.
 
     The backbone's outputs are logits [n, L, Y]. Labels are aligned by the user: y[i, l] is what the model predicts at
-    position l. A client's scores are means over all its known positions, not means of its sequences' means.
-
-    `n_classes` is the size of the vocabulary, `n_targets` L, by which the local solver divides the sum of a sequence's
-    losses; the others are those of `Classification`.
+    position l. A client's scores are means over all its known positions, not means of its sequences' means. Arguments
+    are those of `Classification`: `n_classes` is the size of the vocabulary, `n_targets` L.
     """
 
     n_targets: TwoOrMore = 2

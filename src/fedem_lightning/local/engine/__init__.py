@@ -35,11 +35,8 @@ class AutoEngine(Recorded):
       `vmap`.
     - Otherwise: `vmap`.
 
-    Of a network with a frozen body the head alone counts: it runs on features that are computed once.
-
-    Args:
-        block_size, memory_gb: options of the selected engine, see `Engine`.
-
+    Of a network with a frozen body the head alone counts: it runs on features that are computed once. `block_size` and
+    `memory_gb` are those of the selected engine, see `Engine`.
     """
 
     name = "auto"

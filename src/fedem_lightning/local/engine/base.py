@@ -128,9 +128,8 @@ class LoopEngine(Engine):
     """Runs learners one by one, each trained in place. Short batches are not padded.
 
     A network may draw from the global generators of torch, NumPy and Python: each client's training seeds them by the
-    seed, the round and the client.
-
-    Blocks are small by default (64 MB), so that a client's models are still in cache when they are aggregated.
+    seed, the round and the client. Blocks are small by default (64 MB), so that a client's models are still in cache
+    when they are aggregated.
     """
 
     name = "loop"

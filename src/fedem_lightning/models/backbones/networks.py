@@ -147,10 +147,7 @@ class CNN(_Convolutional):
 
 
 class ReferenceCNN(_Convolutional):
-    """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes.
-
-    `in_shape` is channels, height, width.
-    """
+    """The CNN of the public FedEM code, without dropout; 2,278,334 parameters for 62 classes; arguments as `CNN`'s."""
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28)) -> None:
         super().__init__()
@@ -171,13 +168,8 @@ class LeNet5(_Convolutional):
     """LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998).
 
     Two 5 x 5 convolutions with pooling, dense 120 and 84; 62,006 parameters for CIFAR-10. Images of 28 x 28 are padded
-    to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes.
-
-    Args:
-        n_outputs: number of outputs.
-        in_shape: channels, height, width.
-        width: factor of the numbers of channels and units, rounded; 1.75 gives about three times the parameters.
-
+    to 32 x 32, as in the original: 66,126 parameters for EMNIST's 62 classes. `in_shape` is channels, height, width;
+    `width` a factor of the numbers of channels and units, rounded: 1.75 gives about three times the parameters.
     """
 
     def __init__(self, n_outputs: PositiveInt, in_shape: Shape = (1, 28, 28), width: Positive = 1.0) -> None:
@@ -213,11 +205,8 @@ def _image_shape(network: str, in_shape: Sequence[int], at_least: int) -> tuple[
 def MobileNetV2(n_outputs: PositiveInt, pretrained: bool = False) -> nn.Module:
     """MobileNet-v2 (Sandler et al. 2018) for colour images; 2,236,682 parameters for 10 classes.
 
-    Args:
-        n_outputs: number of outputs of the replaced last layer.
-        pretrained: start from ImageNet's weights (downloaded by torchvision). If a function makes FedEM's components,
-            they then differ at the start in their last layer only.
-
+    `pretrained`: it starts from ImageNet's weights (downloaded by torchvision), but for the last layer, in which alone
+    components that a function makes then differ at the start.
     """
     network = _of_torchvision("mobilenet_v2", pretrained)
     network.classifier[-1] = nn.Linear(network.last_channel, n_outputs)
