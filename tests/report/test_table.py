@@ -98,9 +98,11 @@ def test_runs_that_keep_the_best_round_are_another_row_and_the_title_says_so(tmp
     }
     make_run(tmp_path / "1" / "a", config=kept)
     assert "scores of the best round on validation, accuracy in %" in table_in(tmp_path).title
-    make_run(tmp_path / "1" / "b", seed=1, config={**kept, "scores": "every_round"})  # another round may be the best
+    make_run(
+        tmp_path / "1" / "b", seed=1, config={**kept, "trainer.check_val_every_n_epoch": 1}
+    )  # another round may be the best
     make_run(tmp_path / "1" / "c", seed=2)
-    make_run(tmp_path / "1" / "d", seed=3, config={"scores": "every_round", "callbacks.best_round": None})
+    make_run(tmp_path / "1" / "d", seed=3, config={"trainer.check_val_every_n_epoch": 1, "callbacks.best_round": None})
     table = table_in(tmp_path)
     assert "scores after the last round, or of the best round on validation" in table.title
     assert sorted(len(group.runs) for group in table.setting.groups) == [1, 1, 2]

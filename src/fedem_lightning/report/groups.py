@@ -17,8 +17,8 @@ BASELINES = ("local", "fedavg")
 
 _WITHOUT_EFFECT = {*keys.WITHOUT_EFFECT, *keys.PASSED_ON, *keys.LOOKS, "seed"}
 """Parts and keys of the configuration in which repetitions may differ; some set others, in the algorithm's part."""
-_BEST, _CHOOSES_BEST = "callbacks.best_round.", {"scores", "trainer.check_val_every_n_epoch"}
-"""What keeps the model of the best round on validation, and keys on which that round then depends."""
+_BEST, _CHOOSES_BEST = "callbacks.best_round.", {"trainer.check_val_every_n_epoch"}
+"""What keeps the model of the best round on validation, and the key on which that round then depends."""
 _COMMON_KEYS = ("algorithm.participation", "algorithm.local_epochs")
 """Keys shown if rows of a table differ in them; other keys are shown if they distinguish rows of one method."""
 
