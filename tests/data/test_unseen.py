@@ -37,7 +37,7 @@ def test_clients_are_held_out_by_name() -> None:
 @pytest.mark.parametrize(
     ("unseen", "fraction", "message"),
     [
-        (["hospital_3"], 0.0, "unseen: no client is named hospital_3; there are hospital_0"),
+        (["hospital_3"], 0.0, "unseen: no client is named hospital_3; there are clinic"),
         (["clinic"], 0.25, "it names clients, and unseen_fraction=0.25 draws some; give one of them"),
         (list(NAMES), 0.0, "it names all 4 clients, which leaves nobody to train"),
         ([True], 0.0, r"expected a list of clients\' names such as .* need quotes\), got \[True\]"),

@@ -124,10 +124,8 @@ class Schema:
         if self.features is None:
             return self._of_table(rows) if isinstance(rows, pd.DataFrame) else as_rows("x", rows)
         columns = listed(column["name"] for column in self.features.columns)
-        wanted = (
-            f"x: expected a DataFrame, or a dictionary of one row, with the columns of the training table ({columns})"
-        )
-        require(isinstance(rows, pd.DataFrame), wanted)
+        wanted = "x: expected a DataFrame, or a dictionary of one row, with the columns of the training table"
+        require(isinstance(rows, pd.DataFrame), f"{wanted} ({columns})")
         x = self.features.transform(rows)
         for line in self.features.unknown(rows):
             warnings.warn(line, stacklevel=3)
@@ -206,10 +204,8 @@ class Schema:
         tuples = {name: None if state[name] is None else tuple(state[name]) for name in ("names", "classes", "domains")}
         shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
-        require(
-            not state.get("augmentation"),
-            f"augmentation: the file has one, as commit {LAST} knows it and later ones do not",
-        )
+        said = f"augmentation: the file has one, which commit {LAST} has and later ones do not"
+        require(not state.get("augmentation"), said)
         known = {name: value for name, value in state.items() if name in cls.__dataclass_fields__}
         made = {"task": make(state["task"], key="task"), "features": features}
         return cls(**{**known, **tuples, **shapes, **made})

@@ -176,7 +176,7 @@ class ClientModel(nn.Module):
     def predict(self, x: Any) -> np.ndarray:
         """The same as `forward`, from samples as in training: arrays, uint8 images, or rows of a table.
 
-        Rows are a DataFrame, a dictionary of one row, or a list of such; other columns, such as clients, are ignored.
+        Rows are a DataFrame, or a dictionary of one row; other columns, such as clients, are ignored.
         UserError: the samples have another form.
         """
         samples: Any = self.schema.samples_of(self.schema.x_of(x)).to(self.weights.device)
