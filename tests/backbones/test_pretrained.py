@@ -233,7 +233,7 @@ def test_a_checkpoint_needs_no_other_file(trains: Any, tmp_path: Path) -> None:
     samples: Any = data.federation.samples
     x = {name: part[:6].numpy() for name, part in samples.x.items()}
     expected = model.client("0").predict(x)
-    for served in (again.client("0"), load_clients(*(tmp_path / "out").glob("*.safetensors")).model("0")):
+    for served in (again.client("0"), load_clients(next((tmp_path / "out").glob("*.safetensors"))).model("0")):
         np.testing.assert_array_equal(served.predict(x), expected)
     new, newer = (one.personalize(x, samples.y[:6]).predict(x) for one in (model, again))
     np.testing.assert_allclose(new, newer)
