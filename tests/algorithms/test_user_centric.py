@@ -169,15 +169,6 @@ def test_groups_are_found_and_served(n_streams: Any, similarity: str) -> None:
     assert model.clients.test_accuracy.min() > fedavg.clients.test_accuracy.max()
 
 
-def test_one_stream_by_cosine_is_fedavg() -> None:
-    """The directions of all have no mean to go by."""
-    data = make_data(sizes=(20, 30, 25))
-    options = {"similarity": "cosine", "client_optimizer": SGD}
-    model = train(make_model(UserCentric, data, n_streams=1, **options), data, 3)
-    fedavg = train(make_model(FedAvg, data, client_optimizer=SGD), data, 3)
-    torch.testing.assert_close(models_of(model), models_of(fedavg), rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("n", [7, DENSE_LIMIT + 50])
 def test_directions_have_the_coordinates_of_their_principal_components(n: int) -> None:
     points = np.random.default_rng(0).normal(size=(n, 4)) * (9.0, 5.0, 0.1, 0.1) + 100

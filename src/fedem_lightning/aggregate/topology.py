@@ -66,7 +66,9 @@ class Topology(Checked):
         if self.graph == "ring":
             return (np.roll(everybody, 1, axis=0) | np.roll(everybody, 1, axis=1)) & ~everybody
         for attempt in range(_DRAWS):
-            adjacency = _erdos_renyi(n_clients, self.p, generator(seed, Purpose.TOPOLOGY, 0, attempt))
+            rng = generator(seed, Purpose.TOPOLOGY, 0, attempt)
+            upper = np.triu(rng.random((n_clients, n_clients)) < self.p, 1)
+            adjacency: np.ndarray = upper | upper.T
             if connected_components(adjacency, directed=False)[0] == 1:
                 return adjacency
         drawn = f"no connected Erdos-Renyi graph of {n_clients} clients in {_DRAWS} draws with p={self.p:g}"
@@ -79,12 +81,6 @@ class Topology(Checked):
         subgraph of active clients.
         """
         return mixing_matrix(self.adjacency(n_clients, seed) & np.outer(active, active), self.weights)
-
-
-def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """A graph with each edge with probability p."""
-    upper = np.triu(rng.random((n, n)) < p, 1)
-    return upper | upper.T
 
 
 def mixing_matrix(adjacency: np.ndarray, weights: Weights) -> np.ndarray:

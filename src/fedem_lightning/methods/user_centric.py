@@ -105,9 +105,8 @@ class UserCentric(FederatedAlgorithm):
         points = coordinates(distance, self.seed) if cosine else w
         del distance  # 800 MB with 10,000 clients
         labels = choose_streams(rows, points, self.n_streams, self.seed)
-        one_direction = cosine and not labels.any()  # directions cancel in one mean of all
         self.weights = self.weights.new_zeros(int(labels.max()) + 1, self.n_clients)
-        self.weights[:, t] = (counts[None] if one_direction else stream_weights(rows, labels)).to(self.weights)
+        self.weights[:, t] = stream_weights(rows, labels).to(self.weights)
         self.stream[t] = labels
         self.w = w if len(t) <= MATRIX_LIMIT else w.new_zeros(0, 0)
         collaborators = float((1 / w.square().sum(dim=1)).mean())
