@@ -27,7 +27,7 @@ class MyDitto(FederatedAlgorithm):
 
     def train_own(self, batch, round_):
         t, step = batch.clients, near(self.received(batch.clients), self.strength)
-        own = {"step": step, "state": self.v_state, "quiet": True}
+        own = {"step": step, "state": self.v_state}
         self.v[t] = self.local_sgd(self.v[t], batch, round_, **own)
 
     def personal_models(self, clients):

@@ -193,7 +193,7 @@ class Method(Parts):
         """The models [C, M, ...] after the clients' local steps; `weights` [n, M] are of the samples in each loss.
 
         Options: `step` (`near(w, mu)`, or another `Step`), `epochs`, `steps`, `only` (names of the parameters that
-        train), `state` (from `optimizer_state`; None: a fresh one), `quiet`; see `LocalTraining.sgd`.
+        train), `state` (from `optimizer_state`; None: a fresh one); see `LocalTraining.sgd`.
         """
         return self.local.sgd(models, batch, round_, weights, **options)
 

@@ -1,6 +1,5 @@
 """On how many processes a run trains, and what is said about long runs."""
 
-import io
 from typing import Any
 
 import lightning_fabric
@@ -9,12 +8,10 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 
-from fedem_lightning import CNN, MLP, FedAvg, FederatedDataModule
+from fedem_lightning import CNN, FedAvg, FederatedDataModule
 from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run.building import pick_accelerator, pick_devices
-from fedem_lightning.run.callbacks import RoundProgress
 from fedem_lightning.settings.errors import UserError
-from helpers.federations import make_data, make_trainer
 
 
 def images(n: int = 8) -> FederatedDataModule:
@@ -50,15 +47,3 @@ def test_on_a_mac_auto_is_the_cpu_and_mps_is_refused(monkeypatch: pytest.MonkeyP
         trainer = pl.Trainer(accelerator=accelerator, logger=False, enable_checkpointing=False)
         with pytest.raises(UserError, match=r"accelerator: a Mac's GPU \(mps\) has no float64, .* expected cpu"):
             check_trainer(trainer)
-
-
-@pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_the_share_of_a_round_moves_within_clients(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    amounts: list[float] = []
-    monkeypatch.setattr(RoundProgress, "advance", lambda self, amount: amounts.append(amount))
-    bar = RoundProgress(file=io.StringIO(), force_terminal=True, width=150)
-    trainer = make_trainer(1, callbacks=[bar], enable_progress_bar=True, limit_val_batches=0)
-    trainer.fit(FedAvg(MLP((4,), 3), n_clients=4, batch_size=1, engine=engine, local_epochs=3), make_data())
-    assert sum(amounts) == pytest.approx(4)
-    assert max(amounts) <= 1
-    assert len(amounts) > 4

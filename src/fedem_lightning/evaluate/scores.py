@@ -108,8 +108,6 @@ def score(
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
     columns = {name: zeros.clone() for name in scored_columns(algorithm)}
     mine = torch.arange(len(clients), device=clients.device)[processes.rank :: processes.size]
-    n_samples = sum(int(federation.splits[split].counts(clients[mine]).sum()) for split in SPLITS)
-    algorithm.local.observer.begin("scoring", n_samples)
     for rows, personal in models_scored(algorithm, own_data or federation, clients, mine):
         for name, column in columns.items():
             assert isinstance(personal, OwnModels)  # an adaptation's
@@ -121,7 +119,6 @@ def score(
                 means[split].update(scores, rows[piece.owner])
                 if samples is not None and split == "test":
                     samples.put(rows[piece.owner], scores[samples.measure])
-                algorithm.local.observer.advance(len(piece.index))
     kept = [] if samples is None else [samples.values]
     processes.sum([*columns.values(), *kept, *(sums for m in means.values() for sums in (m.totals, m.count))])
     measures = {split: found.compute() for split, found in means.items()}

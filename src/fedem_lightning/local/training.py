@@ -16,7 +16,7 @@ from fedem_lightning.local.solver import GradientStep, LocalStep, Step, shuffled
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.state.history import RoundObserver, Statistics
+from fedem_lightning.state.history import Statistics
 
 
 class LocalTraining:
@@ -46,7 +46,6 @@ class LocalTraining:
         self._engine: Engine | None = None
         self.engine_gave_up = False  # in the process that wrote the checkpoint from which this one goes on
         self.momentum = self.optimizer_state()
-        self.observer = RoundObserver()
         self.work: list[tuple[Tensor, Tensor]] = []  # clients, and their gradients of single samples, since `begin`
 
     @property
@@ -113,7 +112,6 @@ class LocalTraining:
         only: Collection[str] | None = None,
         state: ClientStore | Literal["of the sent"] | None = "of the sent",
         optimizer: ClientOptimizer | None = None,
-        quiet: bool = False,
     ) -> Models:
         """LocalSolver of Alg. 2: `epochs` passes, or `steps` steps, over each client's training samples.
 
@@ -128,7 +126,6 @@ class LocalTraining:
             state: where the client optimiser's state for these models is kept, from `optimizer_state`; "of the sent":
                 with that of the models that clients send; None: nowhere, it starts anew.
             optimizer: in place of the clients' own, at its own learning rate.
-            quiet: whether this training is left out of the progress bar.
 
         Returns:
             The models after the local steps, parameters and buffers, [C, M, ...].
@@ -154,8 +151,7 @@ class LocalTraining:
         batches = shuffled_batches(block, self.batch_size, epochs, self.seed, round_, steps)
         self.work.append((block.clients, self.visits(batches.counts, epochs, steps) * n_models * local_step.gradients))
         self.network.train()
-        progress = (lambda clients: None) if quiet else self.observer.advance
-        trained = self.engine.run(local_step, learners, block, batches, weights, progress)
+        trained = self.engine.run(local_step, learners, block, batches, weights)
         if kept is not None:
             rows = {name: t.expand(-1, self.n_models, *t.shape[2:]) for name, t in trained["momentum"].items()}
             kept[block.clients] = rows if only is None else kept[block.clients] | rows
@@ -169,5 +165,5 @@ class LocalTraining:
         """
         zeros = {name: torch.zeros_like(models[name]) for name in trained_parameters(self.network)}
         step = Step(GradientStep, {"total": zeros})
-        self.sgd(models, block, round_, step=step, epochs=1, state=None, quiet=True)
+        self.sgd(models, block, round_, step=step, epochs=1, state=None)
         return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in step.after["total"].items()}

@@ -121,7 +121,7 @@ class FedALA(FederatedAlgorithm):
             "away": {name: w[name] - own[name] for name in self.upper},
         }
         step, theta = Step(WeightStep, tensors, weights_lr=self.weights_lr), self.initialized(own, weights)
-        self.local_sgd(theta, part, round_, step=step, only=self.upper, epochs=1, state=None, quiet=True)
+        self.local_sgd(theta, part, round_, step=step, only=self.upper, epochs=1, state=None)
         return step.after["weights"]
 
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:

@@ -81,7 +81,6 @@ def load_models(components: nn.ModuleList, models: Models) -> None:
 def train_on_each(algorithm: Method, federation: Federation, candidates: Tensor, epochs: int) -> Models:
     """Component 0 after training on each of the candidates [P], [P, 1, ...]."""
     parts = []
-    algorithm.local.observer.begin("starting points", len(candidates))
     for block in algorithm.local.blocks(federation, candidates):
         start = {name: tensor[:, :1] for name, tensor in algorithm.received(block.clients).items()}
         parts.append(algorithm.local_sgd(start, block, 0, epochs=epochs, state=None))

@@ -104,7 +104,6 @@ class MOCHA(FederatedAlgorithm):
         self.b[t] += delta_b
         self.alpha[t[owner], turn] = y * a
         self.local.work.append((t, steps.cpu()))  # a coordinate step is as much work as a sample's gradient
-        self.local.observer.advance(len(t))
 
     def server_update(self, means: Means | None, round_: Round) -> None:
         """W <- (1/lambda) B Sigma; after `inner_rounds` rounds Sigma <- (W^T W)^1/2 / tr, and W is computed again."""

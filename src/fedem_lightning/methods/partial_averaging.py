@@ -153,7 +153,7 @@ class FedRep(FedPer):
     def client_update(self, batch: Block, round_: int) -> Update:
         """Alg. 1: first the head, then the body."""
         models = self.models_of(batch.clients)  # [C, 1, ...]
-        models = self.local_sgd(models, batch, round_, only=self.private, epochs=self.head_epochs, quiet=True)
+        models = self.local_sgd(models, batch, round_, only=self.private, epochs=self.head_epochs)
         return self.keep_and_send(batch, self.local_sgd(models, batch, round_, only=self.shared))
 
 

@@ -62,7 +62,7 @@ class Ditto(FederatedAlgorithm):
     def train_own(self, batch: Block, round_: int) -> None:
         """The steps of v_t, held near the w that the client received this round."""
         t, w = batch.clients, self.received(batch.clients)
-        options: dict[str, Any] = {"epochs": self.own_epochs, "state": self.own_momentum, "quiet": True}
+        options: dict[str, Any] = {"epochs": self.own_epochs, "state": self.own_momentum}
         self.own[t] = self.local_sgd(self.own[t], batch, round_, step=near(w, self.penalty), **options)
 
     def personal_models(self, clients: Tensor) -> OwnModels:

@@ -89,7 +89,7 @@ class TiedMixture(Mixture):
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
         network = MixtureNetwork(components, self.own)
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
-        self.training.observer, self.training.work = local.observer, local.work
+        self.training.work = local.work
 
     def received(self, n_clients: int, n: int | None = None) -> Models:
         """theta_0 once, as views along the components, and n times phi."""

@@ -90,7 +90,6 @@ def train_clients(
         any_size = algorithm.aggregation.samples_independently  # the next cohort has another
         shares = processes.divide(cohort, federation.splits["train"].counts(cohort), idle=any_size)
     mine = shares[processes.rank]
-    algorithm.local.observer.begin("clients", len(mine))
     parameters = set(trained_parameters(algorithm.components[0]))
     sampling = sampling_of(algorithm, len(federation.clients()), algorithm.statistics.planned_rounds)
     algorithm.aggregation.plan(sampling)

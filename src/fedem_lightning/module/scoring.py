@@ -108,6 +108,5 @@ def _personalize(algorithm: Method, federation: Federation, clients: Tensor) -> 
     shares = [clients[rank :: processes.size] for rank in range(processes.size)]
     with torch.inference_mode(False), torch.no_grad():
         if len(mine := shares[processes.rank]):
-            algorithm.local.observer.begin("personalizing", len(mine))
             algorithm.personalize_clients(federation, mine)
         processes.exchange_rows(algorithm.states.rows(), shares)

@@ -1,4 +1,4 @@
-"""Round history: costs, metrics and rejected updates of a run's rounds, and the observer of their progress."""
+"""Round history: costs, metrics and rejected updates of a run's rounds."""
 
 import time
 from collections.abc import Mapping
@@ -133,22 +133,6 @@ class Round(NamedTuple):
     number: int  # from 0
     federation: Federation
     cohort: Tensor  # the clients that trained, int64, ascending
-
-
-class RoundObserver:
-    """Tells how far a round is: to a progress bar, if one watches."""
-
-    watcher: Any = None  # with the same two methods
-
-    def begin(self, stage: str, total: int) -> None:
-        """Begins a stage, e.g. "clients" (client updates) or "scoring" (of samples), with `total` of them here."""
-        if self.watcher is not None:
-            self.watcher.begin(stage, total)
-
-    def advance(self, amount: float) -> None:
-        """Adds `amount` to the finished part of the stage; it may be a fraction of a client."""
-        if self.watcher is not None:
-            self.watcher.advance(amount)
 
 
 class RoundMetrics:

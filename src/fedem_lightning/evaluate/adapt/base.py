@@ -59,7 +59,7 @@ class Adaptation(Recorded, ABC):
         """
         mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
         sgd = algorithm.local.sgd if mixture is None else mixture.train
-        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "state": None, "quiet": True}
+        options: dict[str, Any] = {"step": step, "epochs": self.epochs, "state": None}
         options["optimizer"] = self.client_optimizer or algorithm.local.optimizer
         return sgd(models, block, algorithm.statistics.rounds, weights, **options)
 

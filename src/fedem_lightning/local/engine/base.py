@@ -22,8 +22,6 @@ from fedem_lightning.models.components import channels_last
 from fedem_lightning.settings.ranges import Positive, PositiveInt
 from fedem_lightning.settings.recipes import Recorded
 
-Tick = Callable[[float], None]
-
 
 class Engine(Recorded, ABC):
     """Runs local steps over the learners of a block.
@@ -54,7 +52,7 @@ class Engine(Recorded, ABC):
 
     @abstractmethod
     def run(
-        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None
     ) -> Learner:
         """The states after the local steps of each client, as many as it has batches, for each of its M models.
 
@@ -64,7 +62,6 @@ class Engine(Recorded, ABC):
             block: the clients' samples.
             batches: the samples of each step.
             weights: of the samples in each model's loss [n, M], or in each of K losses of a model [n, M, K]; None: 1.
-            progress: called with the number of clients finished since the last call; it may be a fraction.
 
         """
 
@@ -137,7 +134,7 @@ class LoopEngine(Engine):
     copies = 2
 
     def run(
-        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None
     ) -> Learner:
         """See `Engine`."""
         trained = tree_map(_own_copy, learners)
@@ -151,8 +148,7 @@ class LoopEngine(Engine):
                 met = [*[count] * (len(batches.order) - 1), last] if len(batches.order) else []  # samples of each pass
                 parts = (order[start:][:n] for order, n in zip(batches.order, met, strict=True) if n)
                 each = (rows for part in parts for rows in part.split(batches.size))
-                steps = list(itertools.islice(each, batches.limit))
-                for s, rows in enumerate(steps):
+                for s, rows in enumerate(itertools.islice(each, batches.limit)):
                     x, y = block.batch(rows, anyone.dtype)  # [B, ...]
                     size = torch.tensor(len(rows), dtype=anyone.dtype, device=device)
                     for m, model in enumerate(models):
@@ -163,10 +159,7 @@ class LoopEngine(Engine):
                         except Exception as error:
                             error.client = c  # type: ignore[attr-defined]  # whose step it was
                             raise
-                    progress(1 / len(steps))
                 start += count
-                if not steps:
-                    progress(1)
         return trained
 
 

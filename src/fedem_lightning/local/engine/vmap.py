@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from fedem_lightning.data.block import Block
 from fedem_lightning.data.randomness import draws_globally, fold
 from fedem_lightning.data.samples import n_values
-from fedem_lightning.local.engine.base import Batch, Engine, LoopEngine, Tick, take_step
+from fedem_lightning.local.engine.base import Batch, Engine, LoopEngine, take_step
 from fedem_lightning.local.engine.stacked import StackedBackbone, StackedMixture
 from fedem_lightning.local.solver import Batches, Learner, LocalStep
 from fedem_lightning.models.backbones.layers import is_frozen_norm, padded_norms, padding
@@ -60,16 +60,16 @@ class VmapEngine(Engine):
         self.reason, self.gives_up = "vmap cannot stack this backbone", True
 
     def run(
-        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None
     ) -> Learner:
         """See `Engine`."""
         if self._loop is None:
             try:
                 self._check_randomness(step, learners, block)
-                return self._run_stacked(step, learners, block, batches, weights, progress)
+                return self._run_stacked(step, learners, block, batches, weights)
             except _Disagrees:  # such a forward mixes samples: it must not see padding either
                 self._stacked, self._padding = None, 0.0
-                return self.run(step, learners, block, batches, weights, progress)
+                return self.run(step, learners, block, batches, weights)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # torch.func has no rule for an operation
@@ -77,7 +77,7 @@ class VmapEngine(Engine):
                 warnings.warn(f"engine: vmap cannot stack this backbone, loop takes over ({reason})", stacklevel=2)
                 self.give_up()
         assert self._loop is not None
-        return self._loop.run(step, learners, block, batches, weights, progress)
+        return self._loop.run(step, learners, block, batches, weights)
 
     def _check_randomness(self, step: LocalStep, learners: Learner, block: Block) -> None:
         """Raises RuntimeError, at the first call, if the backbone draws random numbers without a key of the learner."""
@@ -91,7 +91,7 @@ class VmapEngine(Engine):
         self._checked = True
 
     def _run_stacked(
-        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None, progress: Tick
+        self, step: LocalStep, learners: Learner, block: Block, batches: Batches, weights: Tensor | None
     ) -> Learner:
         device, dtype = block.index.device, next(iter(learners["params"].values())).dtype
         counts, by_size = batches.counts.sort(descending=True, stable=True)
@@ -102,7 +102,7 @@ class VmapEngine(Engine):
         keys, n_passed = batches.keys[by_size], passes.to(device)
         limit = CACHE // n_values(block.federation.in_shape) if device.type == "cpu" else 2**62
         norms = padded_norms(step.backbone).values()
-        last, reported = batches.last.sort(descending=True).values, 0.0  # samples; clients
+        last = batches.last.sort(descending=True).values  # samples
         for e, order in enumerate(batches.order):
             met = counts if e < len(batches.order) - 1 else last  # descending
             for j in range(-(-int(met[0]) // batches.size)):
@@ -122,10 +122,6 @@ class VmapEngine(Engine):
                     batch = Batch(x, y, weight, real.sum(dim=1).to(dtype), key)
                     with padding(norms if sizes[rows.start] > sizes[rows.stop - 1] else ()):
                         self._step(step, state, batch)
-                share = float(sizes[done:].sum()) / max(1, batches.order.numel()) * len(counts)
-                reported += share
-                progress(share)
-        progress(len(counts) - reported)
         back = by_size.argsort()
         return tree_map(lambda t: t.index_select(0, back), stack)  # several times as fast as t[back] on a CPU
 

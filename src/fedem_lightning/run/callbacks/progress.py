@@ -11,7 +11,7 @@ from fedem_lightning.settings.measures import headline, in_words
 
 
 class RoundProgress(RichProgressBar):
-    """A bar over the rounds, with the newest scores and the share of the round that is done.
+    """A bar over the rounds, with the newest scores.
 
     Without a terminal it prints a line after every evaluation.
 
@@ -24,12 +24,6 @@ class RoundProgress(RichProgressBar):
         super().__init__(refresh_rate=4, console_kwargs=console)
         self._console: Console = Console(**console)
         self._scores: dict[str, str] = {}
-        self._stage, self._total, self._done = "", 0, 0.0
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Watches the stages of a round."""
-        super().setup(trainer, pl_module, stage)
-        pl_module.local.observer.watcher = self  # type: ignore[union-attr]
 
     @property
     def is_enabled(self) -> bool:
@@ -46,21 +40,9 @@ class RoundProgress(RichProgressBar):
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Does nothing: Lightning would begin a bar over the round's one batch."""
 
-    def begin(self, stage: str, total: int) -> None:
-        """Begins a stage of a round, such as the clients' training."""
-        self._stage, self._total, self._done = stage, total, 0.0
-
-    def advance(self, amount: float) -> None:
-        """Shows how much of the stage is done."""
-        self._done += amount
-        if self.is_enabled:
-            self._update_metrics(self.trainer, self.trainer.lightning_module)
-            self.refresh()
-
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """What stands beside the bar: the newest scores, and the share of the stage that is done."""
-        unfinished = 0 < self._done < self._total
-        return self._scores | ({self._stage: f"{self._done / self._total:.0%}"} if unfinished else {})
+        """What stands beside the bar: the newest scores."""
+        return dict(self._scores)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
         """Moves the bar by one round."""
