@@ -48,7 +48,7 @@ class Faults(Recorded, ABC):
     def corrupted(self, update: Update, faulty: Tensor, parameters: set[str]) -> Update:
         """The update of a batch of clients, of whom the `faulty` ones, bool [C], send other trained `parameters`."""
         models = dict(update.models)
-        for name in parameters & models.keys():
+        for name in parameters & models.keys() if self.corrupts and faulty.any() else ():
             rows = models[name]
             which = faulty.view(-1, *[1] * (rows.ndim - 1))
             models[name] = torch.where(which, self.sent(rows, update.start[name]), rows)

@@ -110,9 +110,8 @@ def train_clients(
                 continue
             sent = sent or transmission_of(algorithm, update)
             streams |= set() if update.stream is None else set(update.stream.unique().tolist())
-            attacks = torch.isin(clients, faulty)  # [C]
-            if faults is not None and faults.corrupts and attacks.any():
-                update = faults.corrupted(update, attacks, parameters)
+            if faults is not None:
+                update = faults.corrupted(update, torch.isin(clients, faulty), parameters)
             finite = collector.add(update, clients)
             if not finite.all():
                 algorithm.round_metrics.reject(clients[~finite])
@@ -121,10 +120,7 @@ def train_clients(
     sent, rejections = _meet(algorithm, collector, processes, failure, sent, streams)
     if len(cohort) and len({rejection.client for rejection in rejections}) == len(cohort):
         here.put_all_back()  # the model is as it was before the round
-        where = f"in round {round_ + 1} no client's update was"
-        if all(rejection.reason == NOT_FINITE for rejection in rejections):
-            raise NoUpdateLeft(f"training diverged: {where} finite; {_lower(algorithm)}")
-        raise NoUpdateLeft(f"training stopped: {where} left: {summarised(rejections)}")
+        raise NoUpdateLeft(_why_none_is_left(algorithm, rejections, round_))
     processes.exchange_rows(algorithm.states.rows(own=False), shares)
     means = collector.compute()
     if means is not None:
@@ -132,6 +128,13 @@ def train_clients(
         overflows = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
         require(all(rows.isfinite().all() for rows in floats), overflows)
     return means, rejections, sent
+
+
+def _why_none_is_left(algorithm: Method, rejections: list[Rejection], round_: int) -> str:
+    where = f"in round {round_ + 1} no client's update was"
+    if all(rejection.reason == NOT_FINITE for rejection in rejections):
+        return f"training diverged: {where} finite; {_lower(algorithm)}"
+    return f"training stopped: {where} left: {summarised(rejections)}"
 
 
 def _meet(
