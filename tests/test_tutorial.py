@@ -36,8 +36,8 @@ def test_the_tutorial_works(
             if module == "fedem_lightning":
                 assert call(tmp_path, monkeypatch, *arguments) == 0
             else:
-                found = import_module(module)
-                (found if hasattr(found, "main") else import_module(f"{module}.__main__")).main(arguments)
+                room = import_module(module)
+                (room if hasattr(room, "main") else import_module(f"{module}.__main__")).main(arguments)
     out = capsys.readouterr().out
     assert "4 features: 2 numbers standardised, 1 columns one-hot" in out
     found = pd.read_csv("predictions.csv")

@@ -16,6 +16,14 @@ def test_a_name_elsewhere_comes_before_one_that_is_spelt_alike() -> None:
     assert nearest_keys("ratess", keys) == ["c.rates"]
 
 
+def test_a_search_is_over_one_method_and_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for word in ("algorithm=fedem,local", "seed=range(9)"):
+        assert call(tmp_path, monkeypatch, "-m", "+tune=learning_rate", word) == 2
+        assert "would be one search, which ends with one of them; tune each alone\n" in capsys.readouterr().err
+
+
 def test_the_users_own_folder_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

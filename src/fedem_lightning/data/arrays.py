@@ -51,11 +51,11 @@ def as_fields(name: str, values: Any, names: Sequence[str] | None = None) -> dic
     require(fits, f"{name}: expected a dictionary of arrays, got {given(values)}")
     missing = [one for one in names or () if one not in values]
     require(not missing, f"{name}: no {', '.join(missing)} in it; expected the arrays {', '.join(names or ())}")
-    found = {str(key): as_rows(f"{name}: {key}", values[key]) for key in names or values}
-    told = ", ".join(f"{key} {len(array)}" for key, array in found.items())
-    same = len({len(array) for array in found.values()}) == 1
-    require(same, f"{name}: expected as many samples in every array, got {told}")
-    return found
+    result = {str(key): as_rows(f"{name}: {key}", values[key]) for key in names or values}
+    reason = ", ".join(f"{key} {len(array)}" for key, array in result.items())
+    same = len({len(array) for array in result.values()}) == 1
+    require(same, f"{name}: expected as many samples in every array, got {reason}")
+    return result
 
 
 def check_length(name: str, array: np.ndarray, n: int) -> None:
@@ -99,9 +99,9 @@ def check_labels(y: np.ndarray, n_classes: int | None, n: int, name: str = "y") 
     y = whole_numbers(name, y)
     if n_classes is None:
         n_classes = max(2, int(y.max()) + 1)
-        few = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
+        small = f"{n_classes} classes in {n} samples; number them 0..Y-1, or set n_classes"
         fits = n_classes <= min(max(FEW_CLASSES, n), LARGEST_Y)
-        require(fits, f"{name}: the largest label, {n_classes - 1}, would make {few}")
+        require(fits, f"{name}: the largest label, {n_classes - 1}, would make {small}")
     _require_all((y >= 0) & (y < n_classes), y, f"is outside the {n_classes} classes 0..{n_classes - 1}", name)
     return y, n_classes
 
@@ -152,12 +152,12 @@ def checked_labels(task: TaskName, y: np.ndarray, n_classes: int | None, n: int)
 def labels_of_task(task: Task, y: np.ndarray) -> np.ndarray:
     """New labels of the task of a model, checked: of one with several a sample, or real targets."""
     name: TaskName = "multilabel" if isinstance(task, MultiLabel) else "language" if has_several(task) else "regression"
-    found, _ = checked_labels(name, y, getattr(task, "n_classes", None), len(y))
+    result, _ = checked_labels(name, y, getattr(task, "n_classes", None), len(y))
     size = task.n_targets if has_several(task) else task.n_outputs
-    require(found[0].size == size, f"y: expected {size} labels for each sample as in training, got {found[0].size}")
-    unknown = np.flatnonzero(~has_any(found))
+    require(result[0].size == size, f"y: expected {size} labels for each sample as in training, got {result[0].size}")
+    unknown = np.flatnonzero(~has_any(result))
     require(not len(unknown), f"y: no label is known of sample {listed(map(str, unknown))}")
-    return found
+    return result
 
 
 def has_several(task: Task) -> bool:
@@ -179,8 +179,8 @@ def check_clients(client: np.ndarray, names: np.ndarray | None, n: int) -> tuple
     """Returns client indices int64 [n] in 0..T-1 and the clients' names [T]; anything else is a UserError."""
     check_length("client", client, n)
     if names is None:
-        codes, found = distinct_values("client", client)
-        return codes, tuple(found)
+        codes, result = distinct_values("client", client)
+        return codes, tuple(result)
     names = as_array("names", names)
     require(names.ndim == 1 and names.dtype.kind in "iuU", f"names: expected strings [T], got dtype {names.dtype}")
     inside = client.dtype.kind in "iu" and client.min() >= 0 and client.max() < len(names)

@@ -74,9 +74,9 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
 
     def __repr__(self) -> str:
         """The class with its arguments (None and empty ones left out), and below it the federation."""
-        told = dict(self.hparams.get("data", {"class": type(self).__name__}))
-        kind = told.pop("class")
-        arguments = ", ".join(f"{name}={value!r:.100}" for name, value in told.items() if value not in (None, []))
+        reason = dict(self.hparams.get("data", {"class": type(self).__name__}))
+        kind = reason.pop("class")
+        arguments = ", ".join(f"{name}={value!r:.100}" for name, value in reason.items() if value not in (None, []))
         return printable(f"{kind}({arguments})\n{getattr(self, 'federation', 'not made yet')}")
 
     __str__ = __repr__  # Lightning's asks the data loaders for lengths that a federation does not have
@@ -100,9 +100,9 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
         """Raises UserError for a LightningModule that is no federated algorithm: it would get the whole federation."""
         model = self.trainer.lightning_module if self.trainer is not None else None
         kind = type(model).__name__
-        said = f"the Trainer's model: {kind} would get all clients as one batch; expected a method of this package"
+        message = f"the Trainer's model: {kind} would get all clients as one batch; expected a method of this package"
         wanted = model is None or hasattr(model, "client_update")
-        require(wanted, f"{said}, with {kind} as its network: FedAvg({kind}(...), data.n_clients)")
+        require(wanted, f"{message}, with {kind} as its network: FedAvg({kind}(...), data.n_clients)")
 
     def train_dataloader(self) -> OneBatch:
         """A loader of one batch, the federation; so are the others."""
@@ -135,11 +135,11 @@ class NpzDataModule(FederatedDataModule):
         (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected an .npz file, e.g. path=my.npz")
         by = [name for name in own.parts[1:2] if name]
-        found = read_npz(Path(str(path)).expanduser(), (*ARRAYS, *by))
+        result = read_npz(Path(str(path)).expanduser(), (*ARRAYS, *by))
         needed = ["x", "y", *["client"] * (own.partition == "natural"), *by]
-        missing = [name for name in needed if name not in found]
+        missing = [name for name in needed if name not in result]
         expected = "expected x, y, client (or partition=iid, dirichlet, ...), optional split, names, domain"
         require(not missing, f"path: {path} lacks {', '.join(missing)}; {expected}")
-        known: dict[str, Any] = {name: array for name, array in found.items() if name in ARRAYS}
-        arrays = OwnArrays(**known, by=found[by[0]] if by else None)
+        known: dict[str, Any] = {name: array for name, array in result.items() if name in ARRAYS}
+        arrays = OwnArrays(**known, by=result[by[0]] if by else None)
         super().__init__(checked_federation(arrays, own, notes={"source": str(path)}))

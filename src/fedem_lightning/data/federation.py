@@ -51,8 +51,8 @@ class Federation:
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
         targets = "the targets' mean and deviation; scale them by public numbers, and set standardize_targets=false"
         scaled = getattr(self.task, "scale", None) is not None
-        told = ((f"{columns}, and use dataset=npz", self.features is not None), (weights, counted), (targets, scaled))
-        return tuple(said for said, there in told if there)
+        reason = ((f"{columns}, and use dataset=npz", self.features is not None), (weights, counted), (targets, scaled))
+        return tuple(message for message, there in reason if there)
 
     def in_units_of(self, task: Task) -> "Federation":
         """The same with the shift and scale of real targets that a model has learned, whatever those of these are."""

@@ -49,10 +49,10 @@ def read_npz(path: Path, known: Sequence[str]) -> dict[str, np.ndarray]:
         require(zipfile.is_zipfile(path), f"path: {path} is no .npz file, or only a part of one")
         with np.load(path, allow_pickle=False) as archive:
             others = [name for name in archive.files if name not in known]
-            found = {name: archive[name] for name in archive.files if name in known}
+            result = {name: archive[name] for name in archive.files if name in known}
     if others:
         warnings.warn(f"path: {path}: not read: {listed(map(shown, others))}", stacklevel=3)
-    return {"names" if name == "client_names" else name: array for name, array in found.items()}
+    return {"names" if name == "client_names" else name: array for name, array in result.items()}
 
 
 def read_hub_images(path: Path) -> dict[str, np.ndarray]:

@@ -153,6 +153,6 @@ def _tokens(data: Any, name: str, tokenizer: Any, max_length: int) -> dict[str, 
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]  # [n, L]
     values = lists.flatten().to_numpy(zero_copy_only=False)
-    found = np.zeros(mask.shape, dtype=np.int16 if values.max(initial=0) < 2**15 else np.int32)
-    found[mask] = values
-    return {"input_ids": found, MASK: mask.astype(np.int8)}
+    result = np.zeros(mask.shape, dtype=np.int16 if values.max(initial=0) < 2**15 else np.int32)
+    result[mask] = values
+    return {"input_ids": result, MASK: mask.astype(np.int8)}

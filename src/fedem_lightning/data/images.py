@@ -159,11 +159,11 @@ def _deal_share(labels: Labels, fraction: float, dealing: Dealing, seed: int) ->
 def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
     """The domain of each sample by its client, int [n] (-1: no client), whose name begins as just one pattern says."""
     with of_a_file("domains: expected regular expressions"):
-        found = [[re.match(pattern, name) is not None for name in names] for pattern in patterns.values()]
-    matches = np.array(found, dtype=bool).reshape(len(patterns), len(names))
+        result = [[re.match(pattern, name) is not None for name in names] for pattern in patterns.values()]
+    matches = np.array(result, dtype=bool).reshape(len(patterns), len(names))
     odd = [f"{names[t]} matches {n}" for t, n in enumerate(matches.sum(axis=0)) if n != 1]
-    said = f"domains: expected every client's name to match one of {', '.join(patterns)}"
-    require(not odd, f"{said}; {listed(odd, 1)}")
+    message = f"domains: expected every client's name to match one of {', '.join(patterns)}"
+    require(not odd, f"{message}; {listed(odd, 1)}")
     of_client = np.append(matches.argmax(axis=0), -1)  # the last entry is for samples of no client
     return Domains(tuple(patterns), torch.from_numpy(of_client[client]))
 

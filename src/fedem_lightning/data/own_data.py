@@ -68,18 +68,18 @@ class TaskOptions:
         units: Any = (None, None)
         if self.task == "regression" and self.standardize_targets and train.any():
             with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
-                found = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
-            units = (np.nan_to_num(found.mean_).tolist(), np.nan_to_num(found.scale_, nan=1.0).tolist())
+                result = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
+            units = (np.nan_to_num(result.mean_).tolist(), np.nan_to_num(result.scale_, nan=1.0).tolist())
         return make_task(self.task, n_classes, y[0].size, weights, units)
 
     def notes_of(self, task: Task) -> dict[str, Any]:
         """What a federation's notes say of it, and of the task that it made."""
-        found: dict[str, Any] = {} if self.class_weights is None else {"class_weights": recipe(self.class_weights)}
+        result: dict[str, Any] = {} if self.class_weights is None else {"class_weights": recipe(self.class_weights)}
         if isinstance(task, Regression) and task.shift is not None and task.scale is not None:
             mean, deviation = (", ".join(f"{value:.4g}" for value in values) for values in (task.shift, task.scale))
             learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"
-            found["targets"] = f"{learned}; scores and predictions are in units of y"
-        return found
+            result["targets"] = f"{learned}; scores and predictions are in units of y"
+        return result
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def checked_federation(
     require((several or x.ndim > 0) and n_rows(x) > 0, "x: expected at least one sample, got none")
     features = several or (x.ndim > 1 and x.size > 0)
     require(features, f"x: expected features [n, ...], at least one, got shape {np.shape(x)}")
-    arrays, n_classes, said = _labelled(arrays._replace(x=x), options)
-    x, y, notes = arrays.x, arrays.y, (notes or {}) | said
+    arrays, n_classes, message = _labelled(arrays._replace(x=x), options)
+    x, y, notes = arrays.x, arrays.y, (notes or {}) | message
     n = n_rows(x)
     if arrays.client is not None:
         owner, own_names = check_clients(as_array("client", arrays.client), arrays.names, n)
@@ -166,23 +166,23 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
             y, notes["classes"] = distinct_values("y", y)  # in alphabetical order; the notes keep the strings
         elif arrays.classes:
             notes["classes"] = list(arrays.classes)
-            said = f"n_classes: the data name {len(arrays.classes)} classes ({listed(arrays.classes, 3)})"
-            require(n_classes in (None, len(arrays.classes)), f"{said}, got {n_classes}")
+            message = f"n_classes: the data name {len(arrays.classes)} classes ({listed(arrays.classes, 3)})"
+            require(n_classes in (None, len(arrays.classes)), f"{message}, got {n_classes}")
             n_classes = len(arrays.classes)
-    y, found = checked_labels(options.task, y, n_classes, n)
+    y, result = checked_labels(options.task, y, n_classes, n)
     tokens = x.get("input_ids") if isinstance(x, dict) else x
     if options.task == "language" and tokens is not None and tokens.dtype.kind in "iu":
         require(int(tokens.min()) >= 0, f"x: expected codes of 0 or more, got {tokens.min()}; only labels may be -100")
         if n_classes is None:
-            found = max(found, int(tokens.max()) + 1)  # the last tokens may be in no label
+            result = max(result, int(tokens.max()) + 1)  # the last tokens may be in no label
         if tokens.dtype == np.uint8 and not isinstance(x, dict):
             arrays = arrays._replace(x=tokens.astype(np.int16))  # bytes would be pixels
-    require(found <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {found}; number labels from 0 on")
+    require(result <= LARGEST_Y, f"n_classes: expected at most {LARGEST_Y}, got {result}; number labels from 0 on")
     kept = has_any(y)
     if missing := int((~is_known(y)).sum()):
         notes["missing_labels"] = f"{missing} of {y.size}, left out of losses and scores"
     require(bool(kept.all()), f"y: no label is known of {int((~kept).sum())} of {n} samples; leave them out")
-    return arrays._replace(y=y), found, notes
+    return arrays._replace(y=y), result, notes
 
 
 def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:
@@ -194,8 +194,8 @@ def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> 
     if given is None:
         return None
     if not isinstance(given, str):
-        said = f"class_weights: expected balanced or {n_classes} numbers, one for each class, got {len(given)}"
-        require(len(given) == n_classes, said)
+        message = f"class_weights: expected balanced or {n_classes} numbers, one for each class, got {len(given)}"
+        require(len(given) == n_classes, message)
         return tuple(float(weight) for weight in given)
     counts = np.bincount(y, minlength=n_classes)  # [Y]
     balanced = len(y) / (np.count_nonzero(counts) * np.maximum(counts, 1))

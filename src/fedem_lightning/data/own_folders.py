@@ -39,14 +39,14 @@ class FolderDataModule(FederatedDataModule):
         (own,) = grouped(options, OwnOptions)
         require(path is not None, "path: expected a folder, e.g. path=shops with shops/CLIENT/CLASS/IMAGE")
         folder = Path(str(path)).expanduser()
-        said = f"path: {folder}: expected images in CLIENT/CLASS"
+        message = f"path: {folder}: expected images in CLIENT/CLASS"
         files = {file: file.relative_to(folder).parts for file in files_in(folder, *IMAGES)}
         files = {file: parts for file, parts in files.items() if not any(part.startswith(".") for part in parts)}
         first = int((folder / "test").is_dir())  # the client's place in the parts
         if first:
             files = {file: parts for file, parts in files.items() if parts[0] in SPLITS}
         odd = [str(file) for file, parts in files.items() if len(parts) < first + 3]
-        require(bool(files) and not odd, f"{said}, got {odd[0] if odd else 'none'}")
+        require(bool(files) and not odd, f"{message}, got {odd[0] if odd else 'none'}")
         images = []
         for file in files:
             with reading(file, "an image"), Image.open(file) as opened:
@@ -54,7 +54,7 @@ class FolderDataModule(FederatedDataModule):
                 image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
             images.append(np.asarray(image))
         alike = len({image.shape for image in images}) == 1
-        require(alike, f"{said} of one size; dataset.size=PIXELS makes them equal")
+        require(alike, f"{message} of one size; dataset.size=PIXELS makes them equal")
         split, client, label = (np.array([parts[at] for parts in files.values()]) for at in (0, first, first + 1))
         arrays = OwnArrays(np.stack(images), label, client, split if first else None)
         super().__init__(checked_federation(arrays, own, notes={"source": str(folder)}))
@@ -92,15 +92,15 @@ class PFLlibDataModule(FederatedDataModule):
 
 def read_pfllib(folder: Path) -> OwnArrays:
     """The samples of train/0.npz, test/0.npz, ...: first those for training, client by client, then the others."""
-    found = {part: {file.stem: file for file in files_in(folder / part, ".npz")} for part in ("train", "test")}
+    result = {part: {file.stem: file for file in files_in(folder / part, ".npz")} for part in ("train", "test")}
     expected = "expected PFLlib's folder of a data set, with a file for each client in train and in test"
-    require(bool(found["train"]), f"path: no .npz file in {folder / 'train'}; {expected}")
-    alone = sorted(found["train"].keys() ^ found["test"].keys())
-    require(not alone, f"path: {folder}: {listed(alone)}.npz is not in both train and test; {expected}")
-    number = all(name.isdecimal() for name in found["train"])  # 10 follows 9
-    names = {name: int(name) if number else name for name in found["train"]}
+    require(bool(result["train"]), f"path: no .npz file in {folder / 'train'}; {expected}")
+    single = sorted(result["train"].keys() ^ result["test"].keys())
+    require(not single, f"path: {folder}: {listed(single)}.npz is not in both train and test; {expected}")
+    number = all(name.isdecimal() for name in result["train"])  # 10 follows 9
+    names = {name: int(name) if number else name for name in result["train"]}
     order = sorted(names, key=lambda name: names[name])
-    train, test = ({names[name]: _client(files[name]) for name in order} for files in found.values())
+    train, test = ({names[name]: _client(files[name]) for name in order} for files in result.values())
     try:
         return arrays_of_clients(train, None, test)
     except UserError as error:

@@ -41,8 +41,8 @@ class Partition:
 
 
 def _require_samples(n: int, n_clients: int, each: int = 1) -> None:
-    few = f"n_clients: {n} samples are too few for {n_clients} clients"
-    require(n_clients * max(1, each) <= n, few + f" with {each} each" * (each > 1))
+    small = f"n_clients: {n} samples are too few for {n_clients} clients"
+    require(n_clients * max(1, each) <= n, small + f" with {each} each" * (each > 1))
 
 
 def natural(labels: Labels, seed: int, n_clients: ShareOrNumber | None = None) -> Partition:
@@ -108,8 +108,8 @@ def dirichlet(
             client[positions] = np.repeat(np.arange(n_clients), counts)
         if np.bincount(client, minlength=n_clients).min() >= min_samples:
             return Partition.numbered(client, n_clients, **({"redraws": attempt} if attempt else {}))
-    said = f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} clients"
-    raise UserError(f"{said} {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha")
+    message = f"n_clients: no Dirichlet({alpha}) partition of {len(labels.y)} samples gave each of {n_clients} clients"
+    raise UserError(f"{message} {min_samples} samples in 1,000 draws: use fewer clients or a larger alpha")
 
 
 def shards(labels: Labels, seed: int, n_clients: PositiveInt, shards_per_client: PositiveInt = 2) -> Partition:

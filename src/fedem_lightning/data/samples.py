@@ -96,8 +96,8 @@ class Arrays(Samples):
         if mean is not None or std is not None:
             channels = x.shape[3] if x.ndim == 4 else 1
             for name, values in (("mean", mean), ("std", std)):
-                said = f"{name}: expected {channels} numbers, one for each channel, or neither mean nor std"
-                require(values is not None and len(values) == channels, said)
+                message = f"{name}: expected {channels} numbers, one for each channel, or neither mean nor std"
+                require(values is not None and len(values) == channels, message)
             require(min(std or ()) > 0, f"std: expected numbers above 0, got {std}")
         self.in_shape = tuple(self.features(torch.zeros(1, dtype=torch.int64), torch.float32).shape[1:])
 

@@ -183,8 +183,8 @@ class Schema:
         """Samples of several arrays."""
         padded = self.raw_shape.get(MASK)
         for name, shape in self.raw_shape.items():
-            found, free = tuple(x[name].shape[1:]), padded is not None and shape == padded
-            fits = len(found) == len(shape) and (free or found == shape)
+            result, free = tuple(x[name].shape[1:]), padded is not None and shape == padded
+            fits = len(result) == len(shape) and (free or result == shape)
             expected = f"[n, {', '.join('*' if free else str(size) for size in shape)}]"
             require(fits, f"x: {name}: expected shape {expected} as in training, got {list(x[name].shape)}")
             whole = x[name].dtype.kind in "iub"
@@ -194,9 +194,9 @@ class Schema:
 
     def state(self) -> dict[str, Any]:
         """The facts as plain values and tensors, for a checkpoint."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        result = {name: getattr(self, name) for name in self.__dataclass_fields__}
         features = None if self.features is None else self.features.state()
-        return found | {"task": recipe(self.task), "features": features}
+        return result | {"task": recipe(self.task), "features": features}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Schema":
@@ -204,8 +204,8 @@ class Schema:
         tuples = {name: None if state[name] is None else tuple(state[name]) for name in ("names", "classes", "domains")}
         shapes = {name: _shape(state[name]) for name in ("in_shape", "raw_shape")}
         features = None if state["features"] is None else TableFeatures.from_state(state["features"])
-        said = f"augmentation: the file has one, which commit {LAST} has and later ones do not"
-        require(not state.get("augmentation"), said)
+        message = f"augmentation: the file has one, which commit {LAST} has and later ones do not"
+        require(not state.get("augmentation"), message)
         known = {name: value for name, value in state.items() if name in cls.__dataclass_fields__}
         made = {"task": make(state["task"], key="task"), "features": features}
         return cls(**{**known, **tuples, **shapes, **made})

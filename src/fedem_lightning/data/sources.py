@@ -56,12 +56,12 @@ def load_arrays(name: str, path: str | Path | None, data_dir: str | Path) -> "tu
     UserError if the data is missing and cannot be downloaded, is broken, or is not this data set.
     """
     folder = Path(data_dir).expanduser()
-    found = Path(path).expanduser() if path is not None else kept_copy(name, folder) or fetch(name, folder)
-    require(found.exists(), f"path: no file or folder {found}")
-    arrays = read_arrays(name, found)
+    result = Path(path).expanduser() if path is not None else kept_copy(name, folder) or fetch(name, folder)
+    require(result.exists(), f"path: no file or folder {result}")
+    arrays = read_arrays(name, result)
     missing = [array for array in SOURCES[name].arrays if array not in arrays]
-    require(not missing, f"path: {found} lacks {', '.join(missing)}, which {name} needs")
-    return arrays, str(found)
+    require(not missing, f"path: {result} lacks {', '.join(missing)}, which {name} needs")
+    return arrays, str(result)
 
 
 def read_arrays(name: str, path: Path) -> "dict[str, np.ndarray]":
@@ -123,7 +123,7 @@ def fetch(name: str, data_dir: Path) -> Path:
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # each library's own errors without a network
         reason = one_line(error)[:80] or type(error).__name__
         hub = f"{source.hub}; {installs('hub')}" if source.hub else "torchvision"
-        said = f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network "
+        message = f"dataset: no {name} in {data_dir}, and the download failed ({reason}); with a network "
         way_out = f"python -m fedem_lightning.data download {name} ({source.size} from {hub}), or give "
-        raise UserError(f"{said}{way_out}path=FILE_OR_FOLDER") from error
+        raise UserError(f"{message}{way_out}path=FILE_OR_FOLDER") from error
     return target

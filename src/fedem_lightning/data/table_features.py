@@ -98,12 +98,12 @@ class TableFeatures:
             values = _read(c, frame[c["name"]])
             if c["kind"] == "number":
                 odd = np.isnan(values) & (not c.get("indicator"))
-                said = f"no value, which training did not know; they get the median, {c.get('median', 0):g}"
+                message = f"no value, which training did not know; they get the median, {c.get('median', 0):g}"
             else:
                 odd = ~np.isin(values, c["values"])
                 some, knew = listed(dict.fromkeys(values[odd]), 3), listed(c["values"])
-                said = f"values that training did not know ({some}; it knew {knew}), and count as none of them"
-            lines += [f"column {c['name']!r}: {odd.sum()} of {len(frame)} rows have {said}"] * bool(odd.any())
+                message = f"values that training did not know ({some}; it knew {knew}), and count as none of them"
+            lines += [f"column {c['name']!r}: {odd.sum()} of {len(frame)} rows have {message}"] * bool(odd.any())
         return lines
 
     @property
@@ -142,14 +142,14 @@ def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[st
     values = pd.DataFrame({name: numbers(part[name]) for name in part})
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite then is refused among the features
         scale = StandardScaler().fit(values)
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for i, name in enumerate(map(str, part)):
         learned = {"mean": float(scale.mean_[i]), "deviation": float(scale.scale_[i])}
-        found[name] = {"kind": "number", "name": name, **learned}
+        result[name] = {"kind": "number", "name": name, **learned}
         if missing is not None:
-            found[name]["median"] = float(values[name].median())
-            found[name] |= {"indicator": True} if gone[name].any() else {}
-    return found
+            result[name]["median"] = float(values[name].median())
+            result[name] |= {"indicator": True} if gone[name].any() else {}
+    return result
 
 
 def _category(part: pd.Series) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _category(part: pd.Series) -> dict[str, Any]:
     distinct = part.astype(object).where(part.notna(), MISSING).unique()
     many = f"column {part.name!r}: {len(distinct)} categories, more than {MAX_CATEGORIES}"
     require(len(distinct) <= MAX_CATEGORIES, f"{many}; leave it out with features=[...], or make fewer of them")
-    found = [_word(part.name, value) for value in sorted(distinct, key=lambda value: (isinstance(value, str), value))]
-    values = checked_names(f"column {part.name!r}", list(dict.fromkeys(found)))
+    result = [_word(part.name, value) for value in sorted(distinct, key=lambda value: (isinstance(value, str), value))]
+    values = checked_names(f"column {part.name!r}", list(dict.fromkeys(result)))
     return {"kind": "category", "name": str(part.name), "values": values}
 
 
@@ -173,11 +173,11 @@ def check_values(frame: pd.DataFrame, names: Sequence[str], filled: bool = False
         require(there[name] == 1, f"column {name!r}: the table has {there[name]} of this name")
     part = frame[list(names)]
     shown = ", ".join(f"{name!r} in {n} of {len(part)} rows" for name, n in part.isna().sum().items() if n)
-    said = f"missing values: column {shown}; fill them in, or leave out these rows or columns{way_out}"
-    require(filled or not shown, said)
+    message = f"missing values: column {shown}; fill them in, or leave out these rows or columns{way_out}"
+    require(filled or not shown, message)
     for name, n in np.isinf(part.select_dtypes(include=[np.floating])).sum().items():
-        said = f"column {name!r}: {n} of {len(part)} rows are infinite"
-        require(n == 0, f"{said}; correct them, or leave out these rows or the column")
+        message = f"column {name!r}: {n} of {len(part)} rows are infinite"
+        require(n == 0, f"{message}; correct them, or leave out these rows or the column")
 
 
 def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -> Kind:
@@ -185,7 +185,7 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
 
     With `as_category` numbers, and strings that look like numbers or dates, are categories; `label` sets the advice.
     """
-    said, categorical = f"column {column.name!r} holds", isinstance(column.dtype, pd.CategoricalDtype)
+    message, categorical = f"column {column.name!r} holds", isinstance(column.dtype, pd.CategoricalDtype)
     category = as_category or categorical
     inferred = pd.api.types.infer_dtype(column.astype(object) if categorical else column, skipna=False)
     times = f"leave it out with features=[...], or, of times, by split_by=time:{column.name}"
@@ -193,7 +193,7 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
     if inferred in NUMBERS:
         return "category" if category else "number"
     fits = inferred in ("string", "boolean") or (category and inferred.startswith("mixed"))
-    require(fits, f"{said} values of the kind {inferred}; make numbers or words of them, or {way_out}")
+    require(fits, f"{message} values of the kind {inferred}; make numbers or words of them, or {way_out}")
     if inferred == "string" and not category:
         way_out = f"{'say task=classification' if label else 'name it in categorical=[...]'}, or {way_out}"
         distinct = column.unique().tolist()
@@ -202,7 +202,7 @@ def kind_of(column: pd.Series, as_category: bool = False, label: bool = False) -
         mixed = bool(number.any() and not number.all())
         for odd, what in ((alike, "dates or decimal commas"), (mixed, "numbers and other words")):
             example = distinct[int(number.argmin())]
-            require(not odd, f"{said} {what}, such as {example!r}; make numbers of them, or {way_out}")
+            require(not odd, f"{message} {what}, such as {example!r}; make numbers of them, or {way_out}")
     return "category"
 
 

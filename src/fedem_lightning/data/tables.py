@@ -74,11 +74,11 @@ class TableDataModule(FederatedDataModule):
         known = [_known("categorical", name, names, what="feature") for name in categorical]
         check_values(frame, list(roles.values()))
         check_values(frame, names, missing is not None, "; or missing=median fills and marks them")
-        y, task, said = labels_of(frame[roles["label"]], task)
+        y, task, message = labels_of(frame[roles["label"]], task)
         given: dict[str, Any] = {r: strings_or_whole(frame[roles[r]]) for r in ("client", "split") if r in roles}
         learn = functools.partial(TableFeatures.fit, frame, columns=names, categorical=known, missing=missing)
         given["by"] = frame[roles["split_by"]] if "split_by" in roles else None
-        arrays, notes = OwnArrays(frame, y, **given), {"source": str(path), "columns": roles, **said}
+        arrays, notes = OwnArrays(frame, y, **given), {"source": str(path), "columns": roles, **message}
         super().__init__(checked_federation(arrays, replace(own, task=task), notes, learn))
         if not {"split", "split_by"} & roles.keys():
             warn_of_random_split(frame, roles)
@@ -132,14 +132,14 @@ def warn_of_random_split(frame: pd.DataFrame, taken: Mapping[str, str]) -> None:
         times = dates or pd.api.types.is_datetime64_any_dtype(column) or (numeric and bool(words & OF_TIME))
         n = column.nunique() if text or numeric else 0
         if times and n > 1:
-            said = "looks like a time: a random split trains on rows that are later than those it tests on; "
-            said += f"split_by=time:{name} tests on each client's last rows"
+            message = "looks like a time: a random split trains on rows that are later than those it tests on; "
+            message += f"split_by=time:{name} tests on each client's last rows"
         elif words & OF_ENTITIES and 5 <= n <= len(column) / 2:
-            said = f"looks like an identifier, with {n} values in {len(column)} rows: a random split "
-            said += f"puts rows of one into training and test; split_by=group:{name} keeps them together"
+            message = f"looks like an identifier, with {n} values in {len(column)} rows: a random split "
+            message += f"puts rows of one into training and test; split_by=group:{name} keeps them together"
         else:
             continue
-        warnings.warn(f"column {name!r} {said}", stacklevel=4)
+        warnings.warn(f"column {name!r} {message}", stacklevel=4)
 
 
 def labels_of(column: pd.Series, task: TaskName | None) -> tuple[np.ndarray, TaskName, dict[str, Any]]:

@@ -65,13 +65,13 @@ class TextDataModule(FederatedDataModule):
         kept = fit[choose_clients(len(fit), n_clients, splitting.seed)]
         new = np.full(len(names), -1, dtype=np.int64)
         new[kept] = np.arange(len(kept))
-        few = int((sentences < 2).sum())
-        short = f"{len(names) - few - len(fit)} with no training window of {window} characters"
+        small = int((sentences < 2).sum())
+        short = f"{len(names) - small - len(fit)} with no training window of {window} characters"
         notes: dict[str, Any] = {
             "source": origin,
             "characters": int(np.isin(client, kept).sum()),
             "left_out_clients": len(names) - len(kept),
-            "why": f"{few} roles with under 2 sentences, {short}, {len(fit) - len(kept)} by dataset.n_clients",
+            "why": f"{small} roles with under 2 sentences, {short}, {len(fit) - len(kept)} by dataset.n_clients",
             "vocabulary": symbols.tobytes().decode("latin-1"),
         }
         roles = [names[t] for t in kept]

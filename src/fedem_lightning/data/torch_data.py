@@ -118,8 +118,8 @@ def _of_samples(where: str, data: Any) -> OwnArrays:
     xs: dict[str, Any] = {}
     labels: list[Any] = []
     for i in range(len(data)):
-        x, y = _pair(said := f"{where}: sample {i}", data[i])
-        xs[said] = _as_x(f"{said}: x", x, row=True)
+        x, y = _pair(message := f"{where}: sample {i}", data[i])
+        xs[message] = _as_x(f"{message}: x", x, row=True)
         labels.append(y.item() if getattr(y, "ndim", None) == 0 else y)
     return OwnArrays(joined("x", xs), as_array(f"{where}: y", labels), classes=_class_names(data))
 
@@ -153,8 +153,8 @@ def joined(name: str, parts: Mapping[str, Any]) -> Any:
     where, first = next(iter(parts.items()))
     for other, x in parts.items():
         if isinstance(first, Mapping):
-            said = f"{other}: {name} of {', '.join(x)}, but {where}: of {', '.join(first)}; all need the same"
-            require(isinstance(x, Mapping) and x.keys() == first.keys(), said)
+            message = f"{other}: {name} of {', '.join(x)}, but {where}: of {', '.join(first)}; all need the same"
+            require(isinstance(x, Mapping) and x.keys() == first.keys(), message)
             continue
         alike = x.dtype == first.dtype or (name == "y" and (x.dtype.kind == "U") == (first.dtype.kind == "U"))
         this, one = (f"shape {['n', *a.shape[1:]]} and {a.dtype}".replace("'", "") for a in (x, first))

@@ -40,17 +40,17 @@ def client_table(algorithm: Method, federation: Federation, own_data: Federation
     measures, adapted, sizes, samples = score(algorithm, federation, clients, own_data, by_sample=True)
     population = np.where(federation.seen.cpu().numpy()[rows], "seen", "unseen")
     table = pd.DataFrame({"id": [federation.names[t] for t in rows], "population": population})
-    found = {f"n_{split}": n for split, n in sizes.items()}
+    result = {f"n_{split}": n for split, n in sizes.items()}
     if algorithm.faults is not None:
         rounds = whole_run(algorithm)[0].rounds
         faulty = algorithm.faults.ever_faulty(federation.clients(), algorithm.seed, rounds)
-        found["faulty"] = torch.isin(clients, faulty).cpu().numpy()
-    found |= {f"{split}_{name}": values for split, of in measures.items() for name, values in of.items()}
-    found |= {} if base is None else {"test_majority_accuracy": base.accuracy}
+        result["faulty"] = torch.isin(clients, faulty).cpu().numpy()
+    result |= {f"{split}_{name}": values for split, of in measures.items() for name, values in of.items()}
+    result |= {} if base is None else {"test_majority_accuracy": base.accuracy}
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
-    found |= {f"adaptation_{name}" if name in own else name: column for name, column in adapted.items()}
+    result |= {f"adaptation_{name}" if name in own else name: column for name, column in adapted.items()}
     truth = {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}
-    table = table.assign(**found, **{name: values[rows] for name, values in {**own, **truth}.items()})
+    table = table.assign(**result, **{name: values[rows] for name, values in {**own, **truth}.items()})
     return ClientTable(table, samples, None if base is None else class_scores(table, base))
 
 

@@ -65,6 +65,6 @@ def recovery_scores(
     if theta is not None and "theta" in truth:
         scores["theta_cosine_distance"] = cosine_distance(theta, truth["theta"][match])
     if "group" in truth:
-        found = match[pi[seen].argmax(axis=1)]
-        scores["group_accuracy"] = float((found == truth["group"][seen]).mean())
+        result = match[pi[seen].argmax(axis=1)]
+        scores["group_accuracy"] = float((result == truth["group"][seen]).mean())
     return scores

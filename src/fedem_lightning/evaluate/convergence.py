@@ -40,8 +40,8 @@ def convergence(curves: "Curves") -> dict[str, Any]:
     if not math.isfinite(losses[last]):
         return unknown | {"reason": f"the {name} loss is not finite"}
     share = fall(losses, since) * min(1.0, 0.1 * last / (last - since))
-    found = {"finished": share <= LARGEST_FALL, "share": share, "rounds": [since, last], "split": split}
-    return found | {"reason": None}
+    result = {"finished": share <= LARGEST_FALL, "share": share, "rounds": [since, last], "split": split}
+    return result | {"reason": None}
 
 
 def fall(values: Mapping[int, float], since: int) -> float:
@@ -61,14 +61,15 @@ def fall(values: Mapping[int, float], since: int) -> float:
     return (before - after) / (so_far if after <= 0 else max(_OF_THE_START * first, min(after, so_far)))
 
 
-def unfinished_line(found: Mapping[str, Any]) -> str:
+def unfinished_line(result: Mapping[str, Any]) -> str:
     """What `convergence` has found, for users; empty where the training is finished or nothing is known."""
-    if found.get("finished") is not False:
+    if result.get("finished") is not False:
         return ""
-    (begin, end), loss = found["rounds"], {"val": "validation", "train": "training"}[found["split"]]
+    (begin, end), loss = result["rounds"], {"val": "validation", "train": "training"}[result["split"]]
     return (
-        f"not finished: the {loss} loss fell by {found['share']:.1%} over the last tenth of the rounds (rounds {begin} "
-        f"to {end}; finished is at most {LARGEST_FALL:.1%}); more rounds (trainer.max_epochs) would change the scores"
+        f"not finished: the {loss} loss fell by {result['share']:.1%} over the last tenth of the rounds "
+        f"(rounds {begin} to {end}; finished is at most {LARGEST_FALL:.1%}); more rounds (trainer.max_epochs) would "
+        "change the scores"
     )
 
 
@@ -76,8 +77,8 @@ def errors_by_round(curves: "Curves", split: str = "val") -> dict[int, float]:
     """The measure that tables show, by evaluated round, as an error: the lower the better."""
     measure = headline(name.rpartition("/")[2] for row in curves.values() for name in row)[0]
     key, higher = f"{split}/{measure}", HIGHER_IS_BETTER[measure]
-    found = {round_: row[key] for round_, row in sorted(curves.items()) if key in row}
-    return {round_: 1 - value if higher else value for round_, value in found.items()}
+    result = {round_: row[key] for round_, row in sorted(curves.items()) if key in row}
+    return {round_: 1 - value if higher else value for round_, value in result.items()}
 
 
 def whole_run(algorithm: "Method") -> "tuple[Statistics, Curves]":

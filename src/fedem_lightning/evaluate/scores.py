@@ -99,11 +99,11 @@ def score(
     An adaptation tunes on the training samples of `own_data`. `by_sample` keeps the scores of the test samples.
     """
     if algorithm.remote is not None:
-        found: Scores = algorithm.remote.scores(algorithm, federation, clients)
-        return found
+        result: Scores = algorithm.remote.scores(algorithm, federation, clients)
+        return result
     task, processes = federation.task, Processes.of(algorithm.trainer)
-    few = int(federation.splits["test"].counts(clients).sum()) <= MOST_NUMBERS
-    samples = SampleScores(federation, clients) if by_sample and few else None
+    small = int(federation.splits["test"].counts(clients).sum()) <= MOST_NUMBERS
+    samples = SampleScores(federation, clients) if by_sample and small else None
     means = {split: ClientMeans(len(clients), task, clients.device) for split in SPLITS}
     zeros = torch.zeros(len(clients), dtype=torch.float64, device=clients.device)
     columns = {name: zeros.clone() for name in scored_columns(algorithm)}
@@ -121,7 +121,7 @@ def score(
                     samples.put(rows[piece.owner], scores[samples.measure])
     kept = [] if samples is None else [samples.values]
     processes.sum([*columns.values(), *kept, *(sums for m in means.values() for sums in (m.totals, m.count))])
-    measures = {split: found.compute() for split, found in means.items()}
+    measures = {split: result.compute() for split, result in means.items()}
     sizes = {split: federation.splits[split].counts(clients).cpu().numpy() for split in SPLITS}
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
@@ -163,13 +163,13 @@ def models_scored(
 
 def scores_of(personal: PersonalModels, federation: Federation) -> dict[str, dict[str, float]]:
     """The mean scores of the only client of a federation, by split and measure; NaN without samples."""
-    task, alone, found = federation.task, torch.zeros(1, dtype=torch.int64), {}
+    task, single, result = federation.task, torch.zeros(1, dtype=torch.int64), {}
     for split in SPLITS:
-        means, block = ClientMeans(1, task), federation.block(alone, split)
+        means, block = ClientMeans(1, task), federation.block(single, split)
         for piece in block.pieces() if len(block.index) else ():
             means.update(task.scores(personal.predict(piece), piece.y()), piece.owner)
-        found[split] = {measure: float(value[0]) for measure, value in means.compute().items()}
-    return found
+        result[split] = {measure: float(value[0]) for measure, value in means.compute().items()}
+    return result
 
 
 def scored_clients(algorithm: Method, federation: Federation, seen: bool = True) -> Tensor:
@@ -185,17 +185,17 @@ def all_scored_clients(algorithm: Method, federation: Federation) -> Tensor:
 
 
 def curve_metrics(
-    algorithm: Method, federation: Federation, found: Scores, splits: Sequence[str] = SPLITS
+    algorithm: Method, federation: Federation, result: Scores, splits: Sequence[str] = SPLITS
 ) -> dict[str, float]:
     """Metrics logged during training: scores of the seen clients on the splits, weighted by training samples.
 
     The first measure also pooled, each sample once, and of the worst tenth of the clients; see `summarize`.
     """
-    n_train = found.sizes["train"]
+    n_train = result.sizes["train"]
     metrics = {} if algorithm.remote is None else {"scored_clients": float(np.isfinite(n_train).sum())}
     for split in splits:
-        for measure, values in found.measures[split].items():
-            sums = summarize(values, n_train, found.sizes[split], HIGHER_IS_BETTER[measure])
+        for measure, values in result.measures[split].items():
+            sums = summarize(values, n_train, result.sizes[split], HIGHER_IS_BETTER[measure])
             if sums:
                 metrics[f"{split}/{measure}"] = sums["weighted"]
             if sums and measure == federation.task.measures[0]:

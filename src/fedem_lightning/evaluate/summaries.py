@@ -60,12 +60,12 @@ def summarize_table(table: pd.DataFrame, split: str, weights: np.ndarray | None 
 
 def not_finite(table: pd.DataFrame, splits: Sequence[str]) -> dict[str, Any]:
     """The numbers of clients with samples of which a score is not finite, by split; "clients": names of the first."""
-    anywhere, found = np.zeros(len(table), dtype=bool), {}
+    anywhere, result = np.zeros(len(table), dtype=bool), {}
     for split in splits:
         scores = table[[column for m in HIGHER_IS_BETTER if (column := f"{split}_{m}") in table]].to_numpy(dtype=float)
         bad = ~np.isfinite(scores).all(axis=1) & (table[f"n_{split}"].to_numpy() > 0)
-        found[split], anywhere = int(bad.sum()), anywhere | bad
-    return {**found, "clients": table["id"][anywhere].astype(str).tolist()[:MOST_NAMES]}
+        result[split], anywhere = int(bad.sum()), anywhere | bad
+    return {**result, "clients": table["id"][anywhere].astype(str).tolist()[:MOST_NAMES]}
 
 
 class MeanTests(NamedTuple):
@@ -106,5 +106,5 @@ def mean_tests(values: np.ndarray, owner: np.ndarray, n_owners: int) -> MeanTest
             mean - deviation * outer(q, (np.cbrt(1 + k * (q - k / (6 * n))) - 1) * 3 / k)
             for outer, q in ((np.maximum, quantile), (np.minimum, -quantile))
         )
-    few = n < 2
-    return MeanTests(*(np.where(few, np.nan, x) for x in (p, low, high)))
+    small = n < 2
+    return MeanTests(*(np.where(small, np.nan, x) for x in (p, low, high)))

@@ -61,8 +61,8 @@ class ClientStore(nn.Module):
         if self.on_disk:
             folder, need = tempfile.gettempdir(), f"a model of each client's own takes {self.n_bytes / 1e9:.1f} GB"
             free = shutil.disk_usage(folder).free
-            few = f"{need}, but {folder} has {free / 1e9:.1f} GB left; set TMPDIR to a larger disk"
-            require(self.n_bytes < free, few)
+            small = f"{need}, but {folder} has {free / 1e9:.1f} GB left; set TMPDIR to a larger disk"
+            require(self.n_bytes < free, small)
         self.register_buffer("written", torch.zeros(n_clients, dtype=torch.bool))
         for i, tensor in enumerate(like.values()):
             make = _mapped if self.on_disk else torch.zeros
@@ -114,13 +114,13 @@ class ClientStore(nn.Module):
         where = self.written.nonzero().squeeze(1)
         if 2 * len(where) >= len(self.written):
             return None
-        found = {}
+        result = {}
         for name in self.row_names()[1:]:
             rows = self.get_buffer(name)
             shape, large = (len(where), *rows.shape[1:]), len(where) * rows[:1].nbytes > MEMORY_LIMIT
             to = _mapped(shape, rows.dtype) if large else rows.new_empty(shape)
-            found[name] = torch.index_select(rows, 0, where.to(rows.device), out=to)
-        return found
+            result[name] = torch.index_select(rows, 0, where.to(rows.device), out=to)
+        return result
 
     @torch.no_grad()
     def mix(self, clients: Tensor, w: Tensor) -> float:

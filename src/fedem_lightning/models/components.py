@@ -52,11 +52,11 @@ def make_components(backbone: Backbone, n_components: int, seed: int) -> nn.Modu
     require(some, "backbone: no parameter has requires_grad=True, so there is nothing to train")
     first = type(components[0])
     if issubclass(first, pl.LightningModule) and first.training_step is not pl.LightningModule.training_step:
-        said = "of which forward alone is used; the loss is the task's, the steps client_optimizer's"
-        warnings.warn(f"backbone: {first.__name__} is a LightningModule, {said}", stacklevel=2)
-    found = nn.ModuleList(components)
-    arrange(found, torch.device("cpu"))
-    return found
+        message = "of which forward alone is used; the loss is the task's, the steps client_optimizer's"
+        warnings.warn(f"backbone: {first.__name__} is a LightningModule, {message}", stacklevel=2)
+    result = nn.ModuleList(components)
+    arrange(result, torch.device("cpu"))
+    return result
 
 
 def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Module:
@@ -70,8 +70,8 @@ def _made(function: Callable[[], nn.Module], earlier: list[nn.Module]) -> nn.Mod
     _check_network(new)
     before = {id(p) for network in earlier for p in trained_parameters(network).values()}
     apart = not any(id(p) in before for p in trained_parameters(new).values())
-    said = "backbone: the function returned networks that share parameters, expected a new network in every call"
-    require(apart, f"{said} (or give the network itself, of which every component is a copy)")
+    message = "backbone: the function returned networks that share parameters, expected a new network in every call"
+    require(apart, f"{message} (or give the network itself, of which every component is a copy)")
     return remember_call(new, function)
 
 
@@ -80,8 +80,8 @@ def _check_network(network: nn.Module) -> None:
     wrappers: Any = torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel
     for layer in network.modules():
         plain = not isinstance(layer, wrappers) and not any(map(is_lazy, layer.parameters(recurse=False)))
-        said = f"expected a network in Python whose shapes are known, got a {type(layer).__name__}"
-        require(plain, f"backbone: {said}")
+        message = f"expected a network in Python whose shapes are known, got a {type(layer).__name__}"
+        require(plain, f"backbone: {message}")
 
 
 def copied(network: nn.Module) -> nn.Module:

@@ -65,8 +65,8 @@ def embedded(data: FederatedDataModule, body: Pretrained) -> FederatedDataModule
     features = distinct.new_zeros(len(raw.y), distinct.shape[1])  # samples of no split have none
     features[used] = distinct[place_of]
     seconds, size = time.perf_counter() - start, distinct.nbytes / 1e6
-    told = f"{len(distinct)} samples once, {distinct.shape[1]} numbers each ({size:.1f} MB, {seconds:.1f} s)"
-    rank_zero_only(print)(f"the frozen body has computed the features of {told}; clients train heads on them")
+    reason = f"{len(distinct)} samples once, {distinct.shape[1]} numbers each ({size:.1f} MB, {seconds:.1f} s)"
+    rank_zero_only(print)(f"the frozen body has computed the features of {reason}; clients train heads on them")
     made = copy.copy(data)
     made.federation = made._on_device = federation.with_samples(Embedded(raw, features, raw.y))
     return made

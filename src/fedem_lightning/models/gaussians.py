@@ -23,11 +23,11 @@ FAR = 1e30
 
 def log_densities(z: Tensor, means: Tensor, white: Tensor) -> Tensor:
     """log N(z; mu_m, Sigma_m): z [n, d], means [M, d], inverse standard deviations [M, d] -> [n, M]."""
-    found = []
+    result = []
     for mean, w in zip(means, white, strict=True):  # one by one: [n, M, d] may be large
         squares = ((z - mean) * w).square().sum(dim=1).clamp(max=FAR)
-        found.append(w.log().sum() - 0.5 * squares)
-    return torch.stack(found, dim=1) - 0.5 * z.shape[1] * math.log(2 * math.pi)
+        result.append(w.log().sum() - 0.5 * squares)
+    return torch.stack(result, dim=1) - 0.5 * z.shape[1] * math.log(2 * math.pi)
 
 
 def component_weights(log_n: Tensor, joint: Tensor) -> Tensor:
@@ -90,8 +90,8 @@ def first_gaussians(federation: Federation, n_gaussians: int, seed: int) -> tupl
     chosen = positions[torch.from_numpy(drawn).to(positions)]
     z = Block(federation, block.clients, chosen, torch.zeros_like(chosen)).vectors(torch.float64)
     z = z[z.square().sum(dim=1).isfinite()]
-    said = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
-    require(len(z) >= n_gaussians, said)
+    message = f"algorithm.n_gaussians: expected at most {len(z)}, the number of samples, got {n_gaussians}"
+    require(len(z) >= n_gaussians, message)
     return z[:n_gaussians], _variances(piece.vectors(torch.float64) for piece in block.pieces())
 
 

@@ -196,8 +196,8 @@ def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     sums: dict[int, Tensor] = {}
     for c, (outputs,), y in networks.outputs(block):
         z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
-        found = known(y).flatten()
-        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[found].long(), z[found])
+        result = known(y).flatten()
+        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[result].long(), z[result])
     if not sums:  # nobody has samples
         network: Any = networks.backbone.eval()
         outputs, z = network.outputs_and_features(one_sample(block.federation, network))

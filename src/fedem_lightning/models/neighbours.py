@@ -42,9 +42,9 @@ class FeatureMixture(Recorded, nn.Module):
 
     def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and the mixture's prediction: x [n, ...] -> [n, D], log-probabilities [n, Y]."""
-        found = [features_and_outputs(network, self.layer, x) for network in self.networks]
-        features = torch.stack([z for z, _ in found]).index_select(0, self.strongest.view(1)).squeeze(0)
-        return features, mixed(self.task, [outputs for _, outputs in found], self.weights)
+        result = [features_and_outputs(network, self.layer, x) for network in self.networks]
+        features = torch.stack([z for z, _ in result]).index_select(0, self.strongest.view(1)).squeeze(0)
+        return features, mixed(self.task, [outputs for _, outputs in result], self.weights)
 
 
 def features_and_outputs(network: nn.Module, layer: str, x: Inputs) -> tuple[Tensor, Tensor]:

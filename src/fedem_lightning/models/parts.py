@@ -110,12 +110,12 @@ def computed_last(network: nn.Module, x: Inputs, key: str = "head") -> str:
         network.train(was_training)
         for hook in hooks:
             hook.remove()
-    found = sorted({name for (name, _), g in zip(sources, gradients, strict=True) if g is not None})
+    result = sorted({name for (name, _), g in zip(sources, gradients, strict=True) if g is not None})
     inside = getattr(network, "own_part", "")  # of several heads the one that is a client's own
-    found = [name for name in found if name.startswith(inside)]
-    told = f"the network's outputs come from {', '.join(found) or 'no layer that trains'}, not from one layer"
-    require(len(found) == 1 and found[0] in layers, f"{key}: {told}; {_HINT}")
-    return found[0]
+    result = [name for name in result if name.startswith(inside)]
+    reason = f"the network's outputs come from {', '.join(result) or 'no layer that trains'}, not from one layer"
+    require(len(result) == 1 and result[0] in layers, f"{key}: {reason}; {_HINT}")
+    return result[0]
 
 
 def normalization_tensors(network: nn.Module) -> set[str]:

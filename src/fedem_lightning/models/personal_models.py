@@ -67,14 +67,14 @@ class OwnModels(NamedTuple):
     def losses(self, block: Block) -> Tensor:
         """The losses l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
         task = block.federation.task
-        found = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self.outputs(block)]
-        return torch.cat(found, dim=1).T if found else self.mixture.new_zeros(0, self.mixture.shape[1])
+        result = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self.outputs(block)]
+        return torch.cat(result, dim=1).T if result else self.mixture.new_zeros(0, self.mixture.shape[1])
 
     def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
         """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
         self.backbone.eval()
         dtype, n_models = next(self.backbone.parameters()).dtype, self.mixture.shape[1]
-        present, counts = (found.tolist() for found in block.owner.unique_consecutive(return_counts=True))
+        present, counts = (result.tolist() for result in block.owner.unique_consecutive(return_counts=True))
         for c, x, y in zip(present, parts_of(block.x(dtype), counts), block.y().split(counts), strict=True):
             states = ({n: arranged(t[c, m], t.device) for n, t in self.models.items()} for m in range(n_models))
             yield c, [call_with(self.backbone, state, x) for state in states], y

@@ -79,8 +79,8 @@ def trained_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
 
 def frozen_buffers(network: nn.Module) -> set[str]:
     """Names of the statistics of frozen BatchNorm layers."""
-    found = [(prefix, layer) for prefix, layer in network.named_modules() if is_frozen_norm(layer)]
-    return {name for prefix, layer in found for name, _ in layer.named_buffers(prefix)}
+    result = [(prefix, layer) for prefix, layer in network.named_modules() if is_frozen_norm(layer)]
+    return {name for prefix, layer in result for name, _ in layer.named_buffers(prefix)}
 
 
 def frozen_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:

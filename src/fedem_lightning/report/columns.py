@@ -88,13 +88,13 @@ def run_values(run: Run) -> dict[str, float]:
     A column that the run says nothing about is missing.
     """
     (measure, factor), results = run.measure, run.results
-    found = {key: _at(results, score, measure, factor) for key, score in SCORES.items()}
+    result = {key: _at(results, score, measure, factor) for key, score in SCORES.items()}
     sent, rates = results["communication"], results.get("learning_rates")
-    found["rounds"] = results["rounds"]
-    found["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
+    result["rounds"] = results["rounds"]
+    result["megabytes"] = (sent["up_bytes"] + sent["down_bytes"]) / 1e6 / max(1, results["n_clients"])
     if rates:
-        found["learning_rate"] = rates[0]["rate"]
-    given = {key: float(value) for key, value in found.items() if value is not None}
+        result["learning_rate"] = rates[0]["rate"]
+    given = {key: float(value) for key, value in result.items() if value is not None}
     return {key: value if math.isfinite(value) else math.nan for key, value in given.items()}
 
 

@@ -72,10 +72,10 @@ def print_sweep(folder: Path) -> None:
     """Prints the table of a sweep's finished runs, what cannot be read, and the command that makes a page of them."""
     if not folder.is_dir():
         return
-    report, found = assemble([folder]), folder / "optimization_results.yaml"
-    print_parts(report_parts(report, best=not found.exists()))
-    if found.exists():  # of a search: test scores choose nothing
-        best = yaml.safe_load(found.read_text())
+    report, result = assemble([folder]), folder / "optimization_results.yaml"
+    print_parts(report_parts(report, best=not result.exists()))
+    if result.exists():  # of a search: test scores choose nothing
+        best = yaml.safe_load(result.read_text())
         words = shlex.join(f"{key}={value:.3g}" for key, value in best["best_params"].items())
         print(f"best on validation ({best['best_value']:.4g}): {words}")
     if report.tables:
@@ -91,8 +91,8 @@ def assemble(folders: Sequence[str | Path]) -> Report:
         try:
             scores_table(group_runs([run])[0][0])
         except Exception as error:  # whatever a damaged file leads to: it must not end the report of the others
-            said = f"{type(error).__name__}: {one_line(error)[:80]}"
-            left_out.append(f"{one_line(run.folder)}: broken: its files lack or hold something unexpected ({said})")
+            message = f"{type(error).__name__}: {one_line(error)[:80]}"
+            left_out.append(f"{one_line(run.folder)}: broken: its files lack or hold something unexpected ({message})")
         else:
             good.append(run)
     settings, repeated = group_runs(good)
@@ -152,9 +152,9 @@ def comparison_lines(setting: Setting, a: Group, b: Group) -> Iterator[str]:
         return
     yield f"a gain is positive where the score with {a.name} is {setting.better}"
     gain, seeds = (clients.groupby(key)["gain"].mean() for key in ("id", "seed"))
-    found = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
+    result = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
     over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
-    interval = f"95 % interval {found.low[0]:+.3g} to {found.high[0]:+.3g}, {said_p(found.p[0])} ({over})"
+    interval = f"95 % interval {result.low[0]:+.3g} to {result.high[0]:+.3g}, {said_p(result.p[0])} ({over})"
     about = "interval and p are about other clients with these trained models, not about other seeds"
     yield f"mean gain {gain.mean():+.3g}, {interval}; {about}"
     if len(seeds) > 1:
@@ -192,8 +192,8 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
 def clients_table(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
     """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
     texts = ["setting", "row_a", "row_b"]
-    found = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
-    table = pd.concat(found, names=texts).reset_index(texts)
+    result = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
+    table = pd.concat(result, names=texts).reset_index(texts)
     return table.assign(**{name: table[name].map(_cell) for name in [*texts, "id"]})
 
 

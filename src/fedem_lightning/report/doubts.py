@@ -28,8 +28,8 @@ def unchosen(group: Group) -> list[str]:
 
 def finished(group: Group) -> bool | None:
     """Whether the training of all seeds had ended, as results.json says under `convergence`; None: it is not known."""
-    said = [run.results["convergence"].get("finished") for run in group.runs]
-    return False if False in said else None if None in said else True
+    message = [run.results["convergence"].get("finished") for run in group.runs]
+    return False if False in message else None if None in message else True
 
 
 def doubt(group: Group) -> str:
@@ -41,7 +41,7 @@ def doubt(group: Group) -> str:
 
 def doubts(groups: Iterable[Group]) -> str:
     """The rows with a doubt, each with its reason; empty: all are compared."""
-    return ", ".join(f"{shorten(group.name)} ({said})" for group in groups if (said := doubt(group)))
+    return ", ".join(f"{shorten(group.name)} ({message})" for group in groups if (message := doubt(group)))
 
 
 def warning_lines(setting: Setting) -> Iterator[str]:
@@ -53,8 +53,8 @@ def warning_lines(setting: Setting) -> Iterator[str]:
             "client_optimizer=ClientSGD(lr=...)"
         )
     yield from (f"{UNFINISHED} {_unfinished(group)}" for group in setting.groups if finished(group) is False)
-    if len(setting.groups) > 1 and (found := doubts(setting.groups)):
-        yield f"not compared with other rows: {found}"
+    if len(setting.groups) > 1 and (result := doubts(setting.groups)):
+        yield f"not compared with other rows: {result}"
     if guessing := [f"{shorten(g.name)} ({share:.1f} %)" for g in setting.groups if (share := _guessed(g)) is not None]:
         always = "always predicting each client's most frequent class, whose share is in brackets"
         yield f"rows that are no better than {always}: {', '.join(guessing)}"
@@ -70,9 +70,9 @@ def warning_lines(setting: Setting) -> Iterator[str]:
 def _unfinished(group: Group) -> str:
     """The seeds whose loss still fell, by how much it did with the first of them, and how to go on."""
     runs = [run for run in group.runs if run.results["convergence"].get("finished") is False]
-    seeds, said = ", ".join(str(run.seed) for run in runs), unfinished_line(runs[0].results["convergence"])
+    seeds, message = ", ".join(str(run.seed) for run in runs), unfinished_line(runs[0].results["convergence"])
     more = "go on by its command with ckpt_path=auto and more trainer.max_epochs (and callbacks.best_round.patience)"
-    return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {said}; {more}"
+    return f"{shorten(group.name)}, seed{'s' * (len(runs) > 1)} {seeds}: {message}; {more}"
 
 
 def unknown_line(setting: Setting) -> list[str]:

@@ -57,11 +57,11 @@ def figures_of(settings: Sequence[Setting]) -> list[Drawn]:
 
 def looks(settings: Sequence[Setting]) -> Looks:
     """The look of every row, which is the same in all figures: after eight rows the lines differ. FedEM's are wide."""
-    found: Looks = {}
+    result: Looks = {}
     for i, group in enumerate({group.label: group for setting in settings for group in setting.groups}.values()):
         line, width = _LINES[i // len(PALETTE) % len(_LINES)], 2.4 if group.algorithm == "fedem" else 1.3
-        found[group.label] = {"color": PALETTE[i % len(PALETTE)], "linestyle": line, "linewidth": width}
-    return found
+        result[group.label] = {"color": PALETTE[i % len(PALETTE)], "linestyle": line, "linewidth": width}
+    return result
 
 
 def curves(settings: Sequence[Setting], looks: Looks) -> Drawn | None:
@@ -94,8 +94,8 @@ def _over_seeds(group: Group) -> pd.DataFrame | None:
     """mean, min and max for each round that all seeds evaluated, by round; None if a seed has no curve."""
     measure, factor = group.runs[0].measure
     column = f"test/{measure}"
-    found = [run.metrics for run in group.runs if {"round", column} <= set(run.metrics)]
-    parts = [factor * table.set_index("round")[column].dropna() for table in found]
+    result = [run.metrics for run in group.runs if {"round", column} <= set(run.metrics)]
+    parts = [factor * table.set_index("round")[column].dropna() for table in result]
     if len(parts) < len(group.runs) or any(part.empty for part in parts):
         return None
     points = pd.concat(parts).groupby("round").agg(["mean", "min", "max", "size"])
@@ -156,15 +156,15 @@ def _with_panels(
 
 def legend_below(figure: Figure) -> None:
     """Draws one legend for all axes below them, whole and in columns that fit; the figure grows by its height."""
-    found = {
+    result = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    if not found:
+    if not result:
         return
     width = figure.get_figwidth()
-    labels = [textwrap.fill(label, int(14 * width) - 6) for label in found]  # an inch has about 14 letters
-    for columns in range(min(len(found), max(1, int(2 * width))), 0, -1):
-        legend = figure.legend(list(found.values()), labels, loc="outside lower center", ncols=columns)
+    labels = [textwrap.fill(label, int(14 * width) - 6) for label in result]  # an inch has about 14 letters
+    for columns in range(min(len(result), max(1, int(2 * width))), 0, -1):
+        legend = figure.legend(list(result.values()), labels, loc="outside lower center", ncols=columns)
         extent = legend.get_window_extent()
         if extent.width <= figure.bbox.width or columns == 1:
             break

@@ -130,11 +130,11 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     skipped: list[str] = []
     for folder in map(Path, folders):
         require(folder.is_dir(), f"{one_line(folder)}: no such folder")
-        found = {path.parent for path in folder.rglob("results.json")}
-        found |= {path.parents[1] for path in folder.rglob(".hydra/config.yaml")}
-        if not found:
+        result = {path.parent for path in folder.rglob("results.json")}
+        result |= {path.parents[1] for path in folder.rglob(".hydra/config.yaml")}
+        if not result:
             skipped.append(f"{one_line(folder)}: no run in it or below (a run is a folder with .hydra/config.yaml)")
-        for place in sorted(found):
+        for place in sorted(result):
             places.setdefault(place.resolve(), place)
     for place in places.values():
         try:

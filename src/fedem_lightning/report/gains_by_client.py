@@ -65,7 +65,7 @@ def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, s
     if n_shared < ENOUGH_SEEDS:
         takes = f"that takes a test over {ENOUGH_SEEDS} seeds that all rows share; these share {n_shared}"
         return {}, [f"no row is bold: {takes}"]
-    tested = sorted(((key, *_best(scores)) for key, scores in several.items()), key=lambda found: found[2])
+    tested = sorted(((key, *_best(scores)) for key, scores in several.items()), key=lambda result: result[2])
     bold = {}
     for i, (key, label, p) in enumerate(tested):
         if p * (len(tested) - i) >= CHANCE_LEVEL:
@@ -130,8 +130,8 @@ def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
     gain, p = clients.loc[clients["gain"].notna(), ["gain", "p"]].to_numpy().T
     sure = np.nan if np.isnan(p).all() else p < CHANCE_LEVEL
     better, worse = gain > 0, gain < 0
-    found = {"better": better, "worse": worse, "equal": gain == 0, "gains": better * sure, "loses": worse * sure}
-    return pd.DataFrame(found).mean()
+    result = {"better": better, "worse": worse, "equal": gain == 0, "gains": better * sure, "loses": worse * sure}
+    return pd.DataFrame(result).mean()
 
 
 def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
@@ -143,10 +143,10 @@ def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Se
             or [group for group in setting.groups if name == group.algorithm]
             for name in names
         ]
-        for name, found in zip(names, rows, strict=True):
-            labels = ", ".join(repr(group.label) for group in found)
-            what = f"means {len(found)} rows of {setting.title}; expected one of {labels}"
-            require(len(found) < 2, f"--compare: {one_line(name)!r} {what}")
+        for name, result in zip(names, rows, strict=True):
+            labels = ", ".join(repr(group.label) for group in result)
+            what = f"means {len(result)} rows of {setting.title}; expected one of {labels}"
+            require(len(result) < 2, f"--compare: {one_line(name)!r} {what}")
         if all(rows):
             pairs.append((setting, rows[0][0], rows[1][0]))
     known = ", ".join(dict.fromkeys(repr(group.label) for setting in settings for group in setting.groups))

@@ -124,8 +124,8 @@ def _own_part(run: Run) -> dict[str, Any]:
 
 
 def _setting_part(run: Run) -> dict[str, Any]:
-    found = {key: value for key, value in run.config.items() if key.split(".")[0] in keys.OF_SETTING}
-    return {key: value for key, value in found.items() if key not in _WITHOUT_EFFECT}
+    result = {key: value for key, value in run.config.items() if key.split(".")[0] in keys.OF_SETTING}
+    return {key: value for key, value in result.items() if key not in _WITHOUT_EFFECT}
 
 
 def _comparable(config: dict[str, Any]) -> str:
@@ -162,11 +162,11 @@ def _labelled(groups: list[list[Run]]) -> list[Group]:
         wanted = dict.fromkeys([*(key for key in common if key in config), *_differing_keys(rivals)])
         shown.append({key: config.get(key) for key in wanted})
     in_labels = {key for values in shown for key in values}
-    found = []
+    result = []
     for runs, values in zip(groups, shown, strict=True):
-        name, said = runs[0].algorithm, ", ".join(_said(key, v, in_labels, configs) for key, v in values.items())
-        found.append(Group(name, one_line(f"{name} ({said})" if said else name), runs, values))
-    return sorted(found, key=lambda row: ((*BASELINES, row.algorithm).index(row.algorithm), _natural(row.label)))
+        name, message = runs[0].algorithm, ", ".join(_said(key, v, in_labels, configs) for key, v in values.items())
+        result.append(Group(name, one_line(f"{name} ({message})" if message else name), runs, values))
+    return sorted(result, key=lambda row: ((*BASELINES, row.algorithm).index(row.algorithm), _natural(row.label)))
 
 
 def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[str, Any]]) -> str:
@@ -175,8 +175,8 @@ def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[st
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
     text, values = keys.three_digits(as_typed(value)), {as_typed(config.get(key)) for config in configs}
-    alone = sum(keys.three_digits(other) == text for other in values) == 1
-    return f"{keys.short(key, others)}={text if alone else as_typed(value)}"
+    single = sum(keys.three_digits(other) == text for other in values) == 1
+    return f"{keys.short(key, others)}={text if single else as_typed(value)}"
 
 
 def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:

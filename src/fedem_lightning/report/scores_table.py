@@ -98,14 +98,14 @@ def scores_table(setting: Setting) -> Table:
 
 def _against_baseline(setting: Setting, name: str) -> pd.DataFrame:
     """The shares in % of clients worse off than with a baseline's first row, by label and seed."""
-    found = {}
+    result = {}
     for baseline in [group for group in setting.groups if group.algorithm == name][:1]:
         for group in [group for group in setting.groups if group is not baseline and not doubts([baseline, group])]:
             if len(clients := compare_clients(group, baseline)):
-                found[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
-    if not found:
+                result[group.label] = clients.groupby("seed")[["gain", "p"]].apply(gains_and_losses)
+    if not result:
         return pd.DataFrame()
-    shares = 100 * pd.concat(found)[["worse", "loses"]]
+    shares = 100 * pd.concat(result)[["worse", "loses"]]
     return shares.set_axis([f"worse_than_{name}", f"loses_to_{name}"], axis="columns")
 
 
@@ -116,11 +116,11 @@ def _add_published(setting: Setting, mean: _Values, std: _Values) -> list[str]:
     sources: dict[str, dict[str, None]] = {}
     for group in setting.groups:
         for key, column in wanted.items():
-            found = published(group.runs[0], column)
-            if found is not None and math.isfinite(mean[key].get(group.label, math.nan)):
-                mean.setdefault(f"paper_{key}", {})[group.label] = found["value"]
-                std.setdefault(f"paper_{key}", {})[group.label] = found["std"]
-                sources.setdefault(source(found), {})[shorten(group.name)] = None
+            result = published(group.runs[0], column)
+            if result is not None and math.isfinite(mean[key].get(group.label, math.nan)):
+                mean.setdefault(f"paper_{key}", {})[group.label] = result["value"]
+                std.setdefault(f"paper_{key}", {})[group.label] = result["std"]
+                sources.setdefault(source(result), {})[shorten(group.name)] = None
     return [f"paper: {title}, beside {', '.join(labels)}" for title, labels in sources.items()]
 
 
@@ -153,7 +153,7 @@ def headline(table: Table) -> str:
         return f"{among}{names} {'are best with' if others else 'have'} the same test {measure}, {score}{in_brackets}."
     reached = f"a test {measure} of {table.text(best, 'weighted')} {unit}".rstrip()
     if not others:
-        return f"{names} has {reached}{f', but {said}' if (said := doubt(best)) else ''}."
+        return f"{names} has {reached}{f', but {message}' if (message := doubt(best)) else ''}."
     lead = f"The {measure} with {names} is {table.setting.better} {_gain(table, best, others[0])} than with"
     return f"{among}{names} is best with {reached}{in_brackets}. {lead} {_rival(table, best, others[0])}"
 
@@ -180,6 +180,6 @@ def _rival(table: Table, a: Group, b: Group) -> str:
     low, high = t_interval(gains)
     unsure = "more seeds may reverse it"
     if low * high > 0:
-        few = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
-        unsure = few if len(gains) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
+        small = f"a test of all methods needs {ENOUGH_SEEDS} common seeds"
+        unsure = small if len(gains) < ENOUGH_SEEDS else "not beyond chance once all methods and scores are tested"
     return f"{name} (95 % interval {show(low)} to {show(high)} over {len(gains)} seeds): {unsure}."

@@ -48,7 +48,7 @@ def last_lines(results: Mapping[str, Any], folder: Path) -> Iterator[str]:
     yield f"results and checkpoints: {folder}"
     best, last = results["best_round"], results["last_round"]
     if best and best["test"] is not None and best["round"] != last["round"]:
-        at = [f"{in_words(found['test'], best['measure'])} at round {found['round']}" for found in (best, last)]
+        at = [f"{in_words(result['test'], best['measure'])} at round {result['round']}" for result in (best, last)]
         yield f"test {best['measure']} by round: {at[0]}, the best on validation; {at[1]}, the last evaluated"
     if line := unfinished_line(results["convergence"]):
         yield line
@@ -73,14 +73,14 @@ def learning_rates(
     config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str], model: FederatedAlgorithm
 ) -> list[Rate]:
     """The learning rate of the clients, and that of an adaptation that trains; none of a method without one."""
-    found = []
+    result = []
     for part in ("algorithm", "adaptation"):
         name, lr = choices.get(part, "none"), OmegaConf.select(config, f"{part}.client_optimizer.lr")
         if part == "algorithm" and lr is None and model.local.takes_steps:
-            found.append(Rate(name, model.local.optimizer.lr, None))  # the class's own
+            result.append(Rate(name, model.local.optimizer.lr, None))  # the class's own
         elif lr is not None and (part == "adaptation" or model.local.takes_steps):
-            found.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
-    return found
+            result.append(Rate(name, float(lr), _chosen_by(config, part, name, overrides)))
+    return result
 
 
 def _chosen_by(config: DictConfig, part: str, name: str, overrides: Sequence[str]) -> str | None:
@@ -108,13 +108,13 @@ def rate_line(
     run is a search, and has no validation samples.
     """
     these = ", ".join(f"{part}={choices[part]}" for part in ("dataset", "backbone") if part in choices)
-    said: dict[Any, str] = {
+    message: dict[Any, str] = {
         "user": "set by you",
         "chosen_for": f"chosen for {these}",
         "other_data": f"chosen for {config.get('rates_chosen_for')}, nobody chose one for {these}",
         None: f"the default, nobody chose it for {these}",
     }
-    line = "learning rate " + "; ".join(f"{rate.rate:g} of {rate.of}, {said[rate.chosen_by]}" for rate in rates)
+    line = "learning rate " + "; ".join(f"{rate.rate:g} of {rate.of}, {message[rate.chosen_by]}" for rate in rates)
     overrides, flags = words
     typed = {word: word.lstrip("+").partition("=")[0] for word in overrides}
     has_val = len(data.federation.splits["val"]) > 0

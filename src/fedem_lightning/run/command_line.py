@@ -7,26 +7,28 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from fedem_lightning.settings.errors import UserError, installs, meant, one_line
-from fedem_lightning.settings.keys import CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
+from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
 
 
 def check_words(words: Sequence[str]) -> None:
-    """UserError: Hydra does not know an option."""
+    """UserError: Hydra does not know an option; or a search of `+tune` is over several methods, data sets or seeds."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
@@ -34,7 +36,13 @@ def check_words(words: Sequence[str]) -> None:
         raise UserError(f"{message}{near or '; --help lists options'}")
 
     parser.error = refuse  # type: ignore[method-assign]
-    parser.parse_args([*words])
+    typed = parser.parse_args([*words]).overrides
+    if not any(word.lstrip("+").startswith("tune=") for word in typed):
+        return
+    with suppress(OverrideParseException):  # which Hydra says
+        parsed = [word for word in OverridesParser.create().parse_overrides(typed) if word.is_discrete_sweep()]
+        several = " ".join(str(word.input_line) for word in parsed if word.key_or_group in (*CALLS_RUN, "case", "seed"))
+        require(not several, f"+tune: {several} would be one search, which ends with one of them; tune each alone")
 
 
 def composed(words: list[str], **options: bool) -> DictConfig:
@@ -48,9 +56,9 @@ def composed(words: list[str], **options: bool) -> DictConfig:
 
 def not_composed(error: Exception, words: Sequence[str]) -> UserError:
     """The line for whatever Hydra raises before a run begins."""
-    found = UserError(_line(error, words))
-    found.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
-    return found
+    result = UserError(_line(error, words))
+    result.__cause__ = error  # HYDRA_FULL_ERROR=1 shows it
+    return result
 
 
 def _line(error: Exception, words: Sequence[str]) -> str:
@@ -95,10 +103,10 @@ def nearest_keys(key: str, keys: Sequence[str]) -> list[str]:
     name = key.rpartition(".")[2]
     names = {k: k.rpartition(".")[2] for k in keys if not k.rpartition(".")[2].startswith("_")}
     initials = "".join(word[:1] for word in name.split("_")) if "_" in name else name  # learning_rate is lr
-    found = [k for k, other in names.items() if other in (name, initials)]
-    found = found or difflib.get_close_matches(key, names, n=1)
+    result = [k for k, other in names.items() if other in (name, initials)]
+    result = result or difflib.get_close_matches(key, names, n=1)
     part = key.partition(".")[0]
-    return ([k for k in found if k.partition(".")[0] == part] or found)[:3]
+    return ([k for k in result if k.partition(".")[0] == part] or result)[:3]
 
 
 _made: Path | None = None  # the folder of the present run or sweep

@@ -107,25 +107,25 @@ def user_message(error: BaseException, key: str = "") -> str | None:
     from omegaconf.errors import OmegaConfBaseException
 
     made: re.Match[str] | None = None
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, InstantiationException):
-            made = _MADE.match(str(found)) or made
+    result: BaseException | None = error
+    while result is not None:
+        if isinstance(result, InstantiationException):
+            made = _MADE.match(str(result)) or made
         # Lightning's own error, by name: this may be called before Lightning is loaded
-        if isinstance(found, UserError) or type(found).__name__ == "MisconfigurationException":
-            return _with_key(one_line(found), made, key) if made else one_line(found)
-        if isinstance(found, OSError):
-            said = found.strerror or one_line(found)
-            name = found.filename is not None and one_line(found.filename)[:500]
-            return f"{name}: the system refuses it ({said})" if name else one_line(found)
-        if isinstance(found, OmegaConfBaseException):
-            said = str(found).partition("\n")[0]
-            return f"{found.full_key}: {said}" if found.full_key else one_line(said)
-        if made and isinstance(found, TypeError | ValueError | ImportError | AttributeError | MemoryError):
-            return f"{made['key'] or key}: {one_line(found)[:1000]}"
-        if isinstance(found, HydraException) and found.__cause__ is None:
-            return one_line(found)
-        found = found.__cause__
+        if isinstance(result, UserError) or type(result).__name__ == "MisconfigurationException":
+            return _with_key(one_line(result), made, key) if made else one_line(result)
+        if isinstance(result, OSError):
+            line = result.strerror or one_line(result)
+            name = result.filename is not None and one_line(result.filename)[:500]
+            return f"{name}: the system refuses it ({line})" if name else one_line(result)
+        if isinstance(result, OmegaConfBaseException):
+            line = str(result).partition("\n")[0]
+            return f"{result.full_key}: {line}" if result.full_key else one_line(line)
+        if made and isinstance(result, TypeError | ValueError | ImportError | AttributeError | MemoryError):
+            return f"{made['key'] or key}: {one_line(result)[:1000]}"
+        if isinstance(result, HydraException) and result.__cause__ is None:
+            return one_line(result)
+        result = result.__cause__
     return None
 
 
@@ -145,5 +145,5 @@ def unexpected(error: BaseException) -> Unexpected:
     cause = error
     while type(cause).__name__ == "InstantiationException" and cause.__cause__ is not None:
         cause = cause.__cause__
-    said = f"{type(cause).__name__}: {one_line(cause)[:300]}".removesuffix(": ")
-    return Unexpected(f"{said}; HYDRA_FULL_ERROR=1 shows the trace")
+    line = f"{type(cause).__name__}: {one_line(cause)[:300]}".removesuffix(": ")
+    return Unexpected(f"{line}; HYDRA_FULL_ERROR=1 shows the trace")

@@ -93,8 +93,8 @@ def _run(
         require(enough, f"trainer.max_epochs: expected at least {done}, the rounds of {checkpoint}")
         lines.append(f"resumed from round {done}: {checkpoint}")
     trainer = build_trainer(config, folder, pick_devices(config, model, data))
-    alone = is_worker_rank() and trainer.world_size == 1
-    require(not alone, "trainer.devices: several processes were started, and the run is for one; give their number")
+    single = is_worker_rank() and trainer.world_size == 1
+    require(not single, "trainer.devices: several processes were started, and the run is for one; give their number")
     launched, before = launch_settings(), run_folder.held_files(folder)
     results: dict[str, Any] = {}
     loggers: list[Logger] = []

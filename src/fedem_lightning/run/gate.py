@@ -124,11 +124,11 @@ def _target(key: str, path: Any) -> Callable[..., Any]:
     """What a path names; UserError if it cannot be imported, or not be called."""
     require(isinstance(path, str), f"{key}: expected MODULE.NAME of a class or a function, got {given(path)}")
     try:
-        found: Callable[..., Any] = pkgutil.resolve_name(path)
+        result: Callable[..., Any] = pkgutil.resolve_name(path)
     except Exception as error:  # importing somebody's module may fail in any way
         raise UserError(f"{key}: cannot import {path} ({one_line(error)})") from error
-    require(callable(found), f"{key}: expected a class or a function, {path} is none")
-    return found
+    require(callable(result), f"{key}: expected a class or a function, {path} is none")
+    return result
 
 
 def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:

@@ -105,14 +105,14 @@ def _reference(seen: pd.DataFrame) -> dict[str, float]:
 def _faults(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
     """Whose updates were rejected, and the scores over the honest clients; empty unless there are any."""
     rejections, table = whole_run(algorithm)[0].rejections, algorithm.clients
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if rejections.total:
         named = [{**entry, "name": str(federation.names[entry["client"]])} for entry in rejections.by_client]
-        found["faults"] = {"counts": dict(rejections.by_reason), "clients": named}
+        result["faults"] = {"counts": dict(rejections.by_reason), "clients": named}
     if "faulty" in table and algorithm.faults is not None:
         honest = table[(table.population == "seen") & ~table.faulty]
-        found["honest"] = {"n_clients": len(honest), **{split: summarize_table(honest, split) for split in SPLITS}}
-    return found
+        result["honest"] = {"n_clients": len(honest), **{split: summarize_table(honest, split) for split in SPLITS}}
+    return result
 
 
 def _mixture(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, dict[str, Any]]:
@@ -227,6 +227,6 @@ def _shipped(group: str, part: Any) -> str:
     if part is None:
         return "none"
     kind = type(part).__name__
-    found = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
-    several = group in ("dataset", "backbone") and len(found) > 1  # ImageDataModule reads many data sets
-    return kind if several or not found else min(found, key=lambda name: (len(name), name))
+    result = [name for name, tree in shipped(group).items() if tree.get("_target_") == f"fedem_lightning.{kind}"]
+    several = group in ("dataset", "backbone") and len(result) > 1  # ImageDataModule reads many data sets
+    return kind if several or not result else min(result, key=lambda name: (len(name), name))

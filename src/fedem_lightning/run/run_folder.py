@@ -61,8 +61,8 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
     names = ", ".join(path.name for path in held)
     is_run = bool({".hydra", "checkpoints"} & {path.name for path in held})
     require(is_run or not held, f"run_dir: {folder} holds files that a run may write over ({names}); choose another")
-    said = f"run_dir: {folder} already holds a run; choose another, or continue it with ckpt_path=auto"
-    require(config.ckpt_path is not None or not held, said)
+    message = f"run_dir: {folder} already holds a run; choose another, or continue it with ckpt_path=auto"
+    require(config.ckpt_path is not None or not held, message)
     path = folder / ".hydra" / "config.yaml"
     if not path.exists():
         return
@@ -78,8 +78,8 @@ def check_run_folder(folder: Path, config: DictConfig) -> None:
 
 def held_files(folder: Path) -> list[Path]:
     """What a folder has of the names that a run writes."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if path.name in OURS or path.suffix == ".npz")
+    result = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in result if path.name in OURS or path.suffix == ".npz")
 
 
 def finished_results(folder: Path, config: DictConfig) -> dict[str, Any] | None:

@@ -53,8 +53,8 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
 def _lines(results: dict[str, Any]) -> Iterator[str]:
     """What stands below the table."""
     notes, seconds, sent = results.get("data") or {}, results["seconds"], results["communication"]
-    said = {"features": "", "targets": "", "task": "dataset.task: ", "missing_labels": "missing labels: "}
-    yield from (f"{before}{notes[key]}" for key, before in said.items() if notes.get(key))
+    message = {"features": "", "targets": "", "task": "dataset.task: ", "missing_labels": "missing labels: "}
+    yield from (f"{before}{notes[key]}" for key, before in message.items() if notes.get(key))
     yield from not_finite_lines(results)
     if (classes := results.get("class_scores")) and classes["imbalanced"]:
         base, worse = f"{100 * classes['majority_accuracy']['pooled']:.1f} %", f"{classes['worse_than_majority']:.0%}"
@@ -94,25 +94,25 @@ def print_result(results: dict[str, Any], title: str | None = None) -> None:
 
 def not_finite_lines(results: dict[str, Any]) -> list[str]:
     """A line about clients whose scores are not finite; none if all are."""
-    found = results.get("not_finite") or {}
-    n = max((found.get(split) or 0 for split in ("train", "val", "test")), default=0)
+    result = results.get("not_finite") or {}
+    n = max((result.get(split) or 0 for split in ("train", "val", "test")), default=0)
     if not n:
         return []
-    names = [one_line(name)[:60] for name in found.get("clients", [])]
+    names = [one_line(name)[:60] for name in result.get("clients", [])]
     listed = ", ".join(names[:5]) + ", ..." * (n > 5)
     whose = "1 client's loss is" if n == 1 else f"{n} clients' losses are"
     return [f"{whose} not finite ({listed}): predictions that are NaN count as wrong, and such a loss as the worst"]
 
 
-def privacy_line(found: dict[str, Any], own: int) -> str:
+def privacy_line(result: dict[str, Any], own: int) -> str:
     """What `evaluation.privacy.spent` has found for a run of so many clients of its own."""
-    epsilon = "infinite" if found["epsilon"] is None else f"{found['epsilon']:.3g}"
-    n = found["n_clients"]
+    epsilon = "infinite" if result["epsilon"] is None else f"{result['epsilon']:.3g}"
+    n = result["n_clients"]
     whose = "a client" if n == own else f"a client among {n}, with the noise for so many; the run has {own}"
-    loose = " by RDP, a loose upper bound" if found.get("accountant") == "RDP" else ""
-    said = f"privacy of {whose}: epsilon {epsilon} at delta {found['delta']:g}{loose}"
-    assumed = found.get("assumptions") or []  # older runs say none
-    return said + (f", if {assumed[0]}" if assumed and found["epsilon"] is not None else "")
+    loose = " by RDP, a loose upper bound" if result.get("accountant") == "RDP" else ""
+    message = f"privacy of {whose}: epsilon {epsilon} at delta {result['delta']:g}{loose}"
+    assumed = result.get("assumptions") or []  # older runs say none
+    return message + (f", if {assumed[0]}" if assumed and result["epsilon"] is not None else "")
 
 
 def _number(value: float | None, factor: float) -> str:

@@ -53,8 +53,8 @@ def only(models: ClientModels, name: str) -> ClientModels:
     row, t = models.place(name), models.schema.place(name)
     if row is None:
         close = difflib.get_close_matches(name, models.names, n=3) or models.names[:3]
-        said = f"--client: {name} is none of the {len(models.names)} clients with a model, e.g. {', '.join(close)}"
-        raise UserError(f"{said}; personalize gives others a file of models")
+        message = f"--client: {name} is none of the {len(models.names)} clients with a model, e.g. {', '.join(close)}"
+        raise UserError(f"{message}; personalize gives others a file of models")
     n_train = torch.zeros(1, dtype=torch.int64) if t is None else models.schema.n_train[t : t + 1]
     schema = replace(models.schema, names=(name,), seen=torch.tensor([True]), n_train=n_train)
     return ClientModels((name,), models.of(torch.tensor([row])), schema)

@@ -48,9 +48,9 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
 
     """
     check_arguments("", load, {"path": path, "trust": trust})
-    alone = Path(path).suffix == ".safetensors"
+    single = Path(path).suffix == ".safetensors"
     wanted = "which load_clients takes (in Python); expected a run's folder or a .ckpt file"
-    require(not alone, f"{path}: clients' models, {wanted}")
+    require(not single, f"{path}: clients' models, {wanted}")
     checkpoint = read_checkpoint(checkpoint_of(Path(path).expanduser()), "RUN")
     given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
     model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
@@ -80,12 +80,12 @@ def checkpoint_of(path: Path) -> Path:
         return path
     require(path.is_dir(), f"{path}: no such run or file")
     best = path / "checkpoints" / BEST
-    found = best if best.exists() else newest_checkpoint(path)
-    if found is None:
+    result = best if best.exists() else newest_checkpoint(path)
+    if result is None:
         runs = sorted({p.parent.parent for p in path.glob("*/checkpoints/*.ckpt")})
         some = f"a folder of {len(runs)} runs, expected one of them, e.g. {runs[0]}" if runs else "no checkpoint here"
         raise UserError(f"{path}: {some}; expected a run's folder or a .ckpt file")
-    return found
+    return result
 
 
 def write_clients(path: Path, models: ClientModels) -> None:

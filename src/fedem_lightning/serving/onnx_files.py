@@ -92,8 +92,8 @@ def write_onnx(model: ClientModel, path: Path) -> None:
             content = written.model_proto
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        said = f"--format: torch cannot export the network of client {model.name} ({reason})"
-        raise UserError(f"{said}; --format safetensors takes any network") from error
+        message = f"--format: torch cannot export the network of client {model.name} ({reason})"
+        raise UserError(f"{message}; --format safetensors takes any network") from error
     graph = content.graph
     for value in (*graph.input, *graph.output):  # a sequence's length has another name
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -120,10 +120,10 @@ def measured(path: Path, model: ClientModel) -> float:
         x = random_inputs(model.schema, n)
         expected = model(tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, x)).double()
         given = x if isinstance(x, dict) else {"x": x}
-        found = torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0]).double()
-        apart = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
-        said = f"--format: the exported model of client {model.name} differs from the library's by {apart:.1e}"
+        result = torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0]).double()
+        apart = float((result - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+        message = f"--format: the exported model of client {model.name} differs from the library's by {apart:.1e}"
         equal = apart <= LARGEST_DIFFERENCE  # False for NaN, too
-        require(equal, f"{said}, more than {LARGEST_DIFFERENCE:g}; nothing was written")
+        require(equal, f"{message}, more than {LARGEST_DIFFERENCE:g}; nothing was written")
         worst = max(worst, apart)
     return worst

@@ -82,9 +82,9 @@ def evaluate(chosen: argparse.Namespace) -> None:
     print_scores(f"{chosen.run.name}: {n} rows of {clients} clients in {chosen.data.name}", sums)
     print(f"weighted: by {meaning}")
     if chosen.out is not None:
-        found = {"scores": sums, "weighted by": meaning, "n_samples": n, "n_clients": clients}
+        result = {"scores": sums, "weighted by": meaning, "n_samples": n, "n_clients": clients}
         write_table(chosen.out / "clients.csv", table)
-        write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(found), indent=2) + "\n").encode())
+        write_atomically(chosen.out / "evaluation.json", (json.dumps(finite(result), indent=2) + "\n").encode())
         print(f"written: {chosen.out}")
 
 
@@ -96,15 +96,15 @@ def predicted(
     Each block: the federation of the rows; clients int64 [b], positions of their samples int64 [b], and predictions as
     `Task.predict` gives them [b, ...].
     """
-    found = [models.place(name) for name in rows.names]
-    unknown = [name for name, place in zip(rows.names, found, strict=True) if place is None]
-    said = f"DATA: {len(unknown)} of {len(rows.names)} clients have no model: {listed(unknown, 3)}"
-    require(not unknown, f"{said}; personalise them first: python -m fedem_lightning.personalize --help")
-    seen = np.zeros(len(found), dtype=bool)
+    result = [models.place(name) for name in rows.names]
+    unknown = [name for name, place in zip(rows.names, result, strict=True) if place is None]
+    message = f"DATA: {len(unknown)} of {len(rows.names)} clients have no model: {listed(unknown, 3)}"
+    require(not unknown, f"{message}; personalise them first: python -m fedem_lightning.personalize --help")
+    seen = np.zeros(len(result), dtype=bool)
     options: dict[str, Any] = {"task": models.schema.task, "names": rows.names, "seen": seen}
     federation = Federation.from_samples(rows.samples, rows.client, codes, **options)
-    personal = models.of(torch.tensor(found, dtype=torch.int64))
-    block = federation.block(torch.arange(len(found)), "test")
+    personal = models.of(torch.tensor(result, dtype=torch.int64))
+    block = federation.block(torch.arange(len(result)), "test")
     with torch.no_grad():
         for piece in block.pieces() if len(block.index) else ():
             yield federation, piece.owner, piece.index, personal.predict(piece)

@@ -47,19 +47,19 @@ def read_rows(path: Path, schema: Schema, labelled: bool = False) -> ClientRows:
     python = "in Python model.client(NAME).predict takes what the model takes"
     require(one_array, f"DATA: the model takes texts or several arrays, the commands one array x or a table; {python}")
     try:
-        found = _from_npz(path, schema) if path.suffix.lower() == ".npz" else _from_table(path, schema, labelled)
+        result = _from_npz(path, schema) if path.suffix.lower() == ".npz" else _from_table(path, schema, labelled)
     except UserError as error:  # the readers call their argument `path`
         raise UserError(re.sub("^path:", "DATA:", str(error))) from error
-    n = len(found["x"]) if found["x"].ndim else 0
+    n = len(result["x"]) if result["x"].ndim else 0
     require(n > 0, f"DATA: {path} has no rows")
     if labelled:
-        require("y" in found, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
-        shape = found["y"].shape
+        require("y" in result, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
+        shape = result["y"].shape
         require(shape[:1] == (n,), f"y: expected labels of {n} samples as x has, got shape {shape}")
-    owner, names = _clients(found, schema, n)
-    split = check_split(found["split"], n) if "split" in found else None
+    owner, names = _clients(result, schema, n)
+    split = check_split(result["split"], n) if "split" in result else None
     return ClientRows(
-        schema.samples_of(found["x"], schema.labels(found["y"]) if labelled else None), owner, names, split
+        schema.samples_of(result["x"], schema.labels(result["y"]) if labelled else None), owner, names, split
     )
 
 
@@ -79,19 +79,19 @@ def _from_table(path: Path, schema: Schema, labelled: bool) -> dict[str, Any]:
     features = [] if schema.features is None else [column["name"] for column in schema.features.columns]
     read = {what: name for what, name in named.items() if name in frame.columns and name not in features}
     check_values(frame, list(read.values()))
-    found: dict[str, Any] = {what: strings_or_whole(frame[name]) for what, name in read.items() if what != "y"}
+    result: dict[str, Any] = {what: strings_or_whole(frame[name]) for what, name in read.items() if what != "y"}
     if "y" in read:  # names of classes, as in training
-        found["y"] = numbers(frame[read["y"]]) if schema.classes is None else words(frame[read["y"]]).astype(str)
-    return {**found, "x": schema.x_of(frame)}
+        result["y"] = numbers(frame[read["y"]]) if schema.classes is None else words(frame[read["y"]]).astype(str)
+    return {**result, "x": schema.x_of(frame)}
 
 
-def _clients(found: Mapping[str, Any], schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _clients(result: Mapping[str, Any], schema: Schema, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The client of each row [n], and the names of the clients that have rows, those of the run first, in its order."""
-    if "client" not in found and schema.n_clients == 1:
+    if "client" not in result and schema.n_clients == 1:
         return np.zeros(n, dtype=np.int64), (schema.name(0),)
     column = schema.columns.get("client", "client")
-    require("client" in found, f"DATA: no clients ({column})")
-    codes, names = check_clients(found["client"], found.get("names"), n)
+    require("client" in result, f"DATA: no clients ({column})")
+    codes, names = check_clients(result["client"], result.get("names"), n)
     places = {t: schema.place(names[t]) for t in np.unique(codes).tolist()}
     present = sorted(places, key=lambda t: (places[t] is None, places[t] or 0))
     position = np.zeros(len(names), dtype=np.int64)

@@ -77,15 +77,15 @@ def parameters(target: Callable[..., Any]) -> Parameters:
             return Parameters(known, open=False)  # they accept **kwargs, and refuse all of them
         if not isinstance(call, FunctionType | MethodType):
             return Parameters(known, open=True)  # written in C, or an object that can be called
-        hints, found = _hints(call), inspect.signature(call).parameters
-        for name, parameter in found.items():
+        hints, result = _hints(call), inspect.signature(call).parameters
+        for name, parameter in result.items():
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
                 known.setdefault(name, AllowedValues(hints.get(name, Any), parameter.default))
-        others = [name for name, parameter in found.items() if parameter.kind == parameter.VAR_KEYWORD]
+        others = [name for name, parameter in result.items() if parameter.kind == parameter.VAR_KEYWORD]
         if others and call.__module__.startswith("pytorch_lightning.loggers"):
             return Parameters(known, open=True)  # they are options of W&B's and TensorBoard's own calls
-        said = getattr(hints.get(others[0]), "__metadata__", ()) if others else ()
-        groups: list[Any] = [group for group in said if dataclasses.is_dataclass(group)]
+        message = getattr(hints.get(others[0]), "__metadata__", ()) if others else ()
+        groups: list[Any] = [group for group in message if dataclasses.is_dataclass(group)]
         for group in groups:
             known |= parameters(group).known | known  # the target's own come first
         if groups or not others:

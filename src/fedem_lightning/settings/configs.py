@@ -42,8 +42,8 @@ def resolved(tree: dict[Any, Any]) -> dict[str, Any]:
     everything = BaseContainer._resolvers
     BaseContainer._resolvers = {name: everything[name] for name in ("oc.select", *RESOLVERS)}
     try:
-        found: dict[str, Any] = _value([OmegaConf.create(tree)], 0, tree)
-        return found
+        result: dict[str, Any] = _value([OmegaConf.create(tree)], 0, tree)
+        return result
     except (OmegaConfBaseException, RecursionError) as error:
         raise UserError(f"broken: .hydra/config.yaml is no configuration ({type(error).__name__})") from error
     finally:

@@ -17,10 +17,10 @@ def regular(path: Path) -> Path:
     The system's own files, such as /proc/kmsg, call themselves regular and empty, and may have no end either. OSError:
     there is a folder, a FIFO, a socket, a device or an empty file, or nothing.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    result = path.stat()
+    if not stat.S_ISREG(result.st_mode):
         raise OSError(errno.EINVAL, "no regular file", str(path))
-    if found.st_size == 0:
+    if result.st_size == 0:
         raise OSError(errno.ENODATA, "empty", str(path))
     return path
 

@@ -66,8 +66,8 @@ WITHOUT_EFFECT = (
 
 def three_digits(text: str) -> str:
     """A number with a fraction and more than three significant digits, rounded to three; any other text as it is."""
-    found = re.fullmatch(r"-?(\d+)\.(\d+)(e[+-]?\d+)?", text)
-    if found is None or len((found[1] + found[2]).lstrip("0")) <= 3 or abs(float(text)) >= 1000:
+    result = re.fullmatch(r"-?(\d+)\.(\d+)(e[+-]?\d+)?", text)
+    if result is None or len((result[1] + result[2]).lstrip("0")) <= 3 or abs(float(text)) >= 1000:
         return text
     return f"{float(text):.3g}"
 
@@ -112,7 +112,7 @@ def choices() -> dict[str, list[str]]:
     """The choices of each configuration group, by the group's name."""
     folders = sorted({path.parent for path in CONFIG_DIR.rglob("*.yaml") if "groups" not in path.parts} - {CONFIG_DIR})
     files = {str(f.relative_to(CONFIG_DIR)): sorted(path.stem for path in f.glob("*.yaml")) for f in folders}
-    return files | {group: [*found] for group, found in small_groups().items()}
+    return files | {group: [*result] for group, result in small_groups().items()}
 
 
 @functools.cache
@@ -130,8 +130,8 @@ def shipped(group: str) -> dict[str, dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found or {}
+    result: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return result or {}
 
 
 def method_title(algorithm: str, own: Any = None) -> str:

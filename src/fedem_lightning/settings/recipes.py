@@ -39,8 +39,8 @@ class Recorded(Checked):
 def arguments_with_defaults(made: Any) -> dict[str, Any]:
     """The arguments of an object's constructor, in its order: those that were given, and the defaults of the others."""
     kind: Callable[..., Any] = type(made)
-    found = {name: made.made_with.get(name, one.default) for name, one in parameters(kind).known.items()}
-    return {name: value for name, value in found.items() if value is not inspect.Parameter.empty} | made.made_with
+    result = {name: made.made_with.get(name, one.default) for name, one in parameters(kind).known.items()}
+    return {name: value for name, value in result.items() if value is not inspect.Parameter.empty} | made.made_with
 
 
 def recorded(function: Any) -> Any:

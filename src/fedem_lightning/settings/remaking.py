@@ -108,25 +108,25 @@ def without_gone(made_of: Any) -> Any:
         for key, default in flatten({name: part}).items():
             last = key.rpartition(".")[2]
             gone = last == "_target_" or (default == GONE[last] if last in GONE else not default)
-            said = (
+            message = (
                 f"{name}: the file has {kind}.{key}={default}, an option that commit {LAST} has and later ones do not"
             )
-            require(gone, f"{said}; only its default can be loaded")
+            require(gone, f"{message}; only its default can be loaded")
     return kept
 
 
 def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe of a `Pretrained`, as which an earlier version's `Transformer` or `TimmModel` is made."""
-    found = {**made_of, "_target_": f"{_PACKAGE}.models.backbones.pretrained.Pretrained"}
+    result = {**made_of, "_target_": f"{_PACKAGE}.models.backbones.pretrained.Pretrained"}
     body = {
         "_target_": f"{_PACKAGE}.models.backbones.pretrained.hugging_face",
         "pooler": False,
-        "config": found.get("config"),
+        "config": result.get("config"),
     }
     if kind == "TimmModel":
-        body = {"_target_": _TIMM, "_partial_": True, "model_name": found.get("name")}
-        body |= {"pretrained": found.get("pretrained", True), "num_classes": 0}
-    return {k: v for k, v in found.items() if k not in ("config", "name", "pretrained", "path")} | {"body": body}
+        body = {"_target_": _TIMM, "_partial_": True, "model_name": result.get("name")}
+        body |= {"pretrained": result.get("pretrained", True), "num_classes": 0}
+    return {k: v for k, v in result.items() if k not in ("config", "name", "pretrained", "path")} | {"body": body}
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:
@@ -166,25 +166,25 @@ def find(path: Any, trusted: Sequence[str] = (), key: str = "") -> Callable[...,
     known = _within(module, [_PACKAGE, "torch.nn", "torch.optim", *trusted])
     hint = f"if you trust it, add --trust {module}, or in Python trust={module!r}"
     require(known, f"{key}: the file wants to call {path}, which is not part of this package; {hint}")
-    found = None
+    result = None
     if module == _PACKAGE or _within(module, [*rooms, *trusted]):
         try:
-            found = getattr(importlib.import_module(module), name, None)
+            result = getattr(importlib.import_module(module), name, None)
         except Exception as error:  # importing somebody's module may fail in any way
             if not _within(module, [_PACKAGE]):
                 raise UserError(f"{key}: cannot import {module}.{name} ({type(error).__name__}: {error})") from error
-    if found is None and _within(module, [_PACKAGE]):  # another module has it now
+    if result is None and _within(module, [_PACKAGE]):  # another module has it now
         places = map(importlib.import_module, (_PACKAGE, *(room for room in rooms if _within(room, [_PACKAGE]))))
-        found = next((getattr(place, name) for place in places if hasattr(place, name)), None)
-    home = str(getattr(found, "__module__", ""))
+        result = next((getattr(place, name) for place in places if hasattr(place, name)), None)
+    home = str(getattr(result, "__module__", ""))
     kinds = Checked if _within(home, [_PACKAGE]) else (torch.optim.Optimizer, nn.Module)
-    fits = inspect.isclass(found) and _within(home, rooms) and issubclass(found, kinds)
-    fits = fits or (any(found is function for function in RECORDED_FUNCTIONS) and _within(home, rooms))
-    fits = fits or (inspect.isclass(found) and _within(home, trusted))
-    fits = fits or (inspect.isfunction(found) and home == module and module in trusted)
+    fits = inspect.isclass(result) and _within(home, rooms) and issubclass(result, kinds)
+    fits = fits or (any(result is function for function in RECORDED_FUNCTIONS) and _within(home, rooms))
+    fits = fits or (inspect.isclass(result) and _within(home, trusted))
+    fits = fits or (inspect.isfunction(result) and home == module and module in trusted)
     require(fits, f"{key}: the file wants to call {path}, which is no {key or 'part of a model'} that {module} defines")
-    assert callable(found)
-    return found
+    assert callable(result)
+    return result
 
 
 def with_network(made_of: Any, network: Any) -> Any:

@@ -36,8 +36,8 @@ class Processes:
         """
         if self.size == 1:
             return [clients]
-        few = f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round"
-        require(idle or len(clients) >= self.size, few)
+        small = f"trainer.devices: {self.size} processes, but only {len(clients)} clients in a round"
+        require(idle or len(clients) >= self.size, small)
         by_work = work.argsort(descending=True, stable=True)
         turn = torch.arange(len(clients), device=clients.device) % (2 * self.size)
         rank = torch.minimum(turn, 2 * self.size - 1 - turn)  # 0, 1, ..., 1, 0: no rank always gets the larger client

@@ -144,8 +144,8 @@ class LanguageModel(Classification):
 
     def scores(self, prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Scores of predictions log p(. | x) [n, L, Y], and "n_known" [n], by which a client's means weigh samples."""
-        found = super().scores(prediction, y)
-        return {"perplexity": found["loss"].exp(), **found, "n_known": known(y).sum(dim=1)}
+        result = super().scores(prediction, y)
+        return {"perplexity": result["loss"].exp(), **result, "n_known": known(y).sum(dim=1)}
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _predicted(base: FeatureMixture, state: Models, block: Block) -> tuple[Tenso
     """Features and log-probabilities of the block's samples, each [n, ...], by their clients' networks."""
     parts = []
     for piece in block.pieces():
-        present, counts = (found.tolist() for found in piece.owner.unique_consecutive(return_counts=True))
+        present, counts = (result.tolist() for result in piece.owner.unique_consecutive(return_counts=True))
         for c, x in zip(present, parts_of(piece.x(base.weights.dtype), counts), strict=True):
             parts.append(call_with(base, _of(state, c), x))
     features, log_p = zip(*parts, strict=True)

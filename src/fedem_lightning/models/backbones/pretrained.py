@@ -47,8 +47,8 @@ class LoRA(Recorded):
             peft.inject_adapter_in_model(config, body)
         except ValueError as error:
             some = ", ".join(layers[:4])
-            said = f"adapters: targets {chosen!r} do not fit ({one_line(error):.150}); layers are {some}, ..."
-            raise UserError(said) from error
+            line = f"adapters: targets {chosen!r} do not fit ({one_line(error):.150}); layers are {some}, ..."
+            raise UserError(line) from error
         for name, parameter in body.named_parameters():
             parameter.requires_grad_("lora_" in name)
 
@@ -95,8 +95,10 @@ class Pretrained(Recorded, nn.Module):
             made_with = {"config": config.to_dict(), "pooler": pooler}
             self.made_with["body"] = remember(body.float(), import_path(hugging_face), made_with)
             self.adds_mask = _takes_added_mask(body)
-        found = [getattr(one, n, None) for one, n in ((body, "num_features"), (config, "hidden_size"), (config, "dim"))]
-        d = width or next((n for n in found if isinstance(n, int)), None)
+        result = [
+            getattr(one, n, None) for one, n in ((body, "num_features"), (config, "hidden_size"), (config, "dim"))
+        ]
+        d = width or next((n for n in result if isinstance(n, int)), None)
         require(d is not None, "width: expected the number of the body's features, which it does not say")
         self.body, self.head = body.requires_grad_(trains == "all"), nn.Linear(d or 0, n_outputs)
         if trains == "adapters":

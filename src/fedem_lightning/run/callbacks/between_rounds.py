@@ -92,8 +92,8 @@ class RoundCheckpoint(Checked, Checkpoint):
 
     def _remove_old(self, trainer: pl.Trainer, rounds: int) -> None:
         """Removes all but the newest of the callback's own files up to this number of rounds."""
-        found = {path: _NAME.fullmatch(path.name) for path in _folder(self, trainer).glob("*.ckpt") if path.is_file()}
-        numbers = {path: int(match[1]) for path, match in found.items() if match}
+        result = {path: _NAME.fullmatch(path.name) for path in _folder(self, trainer).glob("*.ckpt") if path.is_file()}
+        numbers = {path: int(match[1]) for path, match in result.items() if match}
         own = sorted((path for path, number in numbers.items() if number <= rounds), key=numbers.__getitem__)
         for old in own[: -self.keep] if trainer.is_global_zero else ():
             old.unlink()
@@ -223,8 +223,8 @@ class FinishRoundOnInterrupt(Checked, pl.Callback):
             self._restore()
             raise KeyboardInterrupt
         self.asked = True
-        said = "\nthis round ends first, then the run stops; a second signal stops it at once"
-        rank_zero_only(print)(said, flush=True)
+        message = "\nthis round ends first, then the run stops; a second signal stops it at once"
+        rank_zero_only(print)(message, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

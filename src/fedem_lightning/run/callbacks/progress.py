@@ -53,10 +53,10 @@ class RoundProgress(RichProgressBar):
         if not trainer.sanity_checking and trainer.state.fn == TrainerFn.FITTING:
             metrics = trainer.callback_metrics
             measure = headline(key.rpartition("/")[2] for key in metrics)[0]
-            found = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
-            self._scores = {f"{split} {measure}": in_words(float(value), measure) for split, value in found.items()}
+            result = {split: metrics[key] for split in ("val", "test") if (key := f"{split}/{measure}") in metrics}
+            self._scores = {f"{split} {measure}": in_words(float(value), measure) for split, value in result.items()}
             if self._enabled and not self.is_enabled:
-                said = ", ".join(f"{name} {value}" for name, value in self._scores.items())
-                text = f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {said}"
+                message = ", ".join(f"{name} {value}" for name, value in self._scores.items())
+                text = f"round {trainer.current_epoch + 1}/{trainer.max_epochs}: {message}"
                 self._console.print(text, highlight=False, soft_wrap=True)
         super().on_validation_end(trainer, pl_module)
