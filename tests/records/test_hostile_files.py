@@ -174,7 +174,6 @@ def test_pretrained_weights_are_not_downloaded() -> None:
     pytest.importorskip("timm")
     for made_of in (
         {"_target_": "fedem_lightning.ResNet18", "n_outputs": 3, "pretrained": True},
-        {"_target_": "fedem_lightning.TimmModel", "n_outputs": 3, "name": "resnet10t"},  # of an earlier version
         {**PRETRAINED, "body": {**TIMM, "model_name": "resnet10t", "pretrained": True}},
     ):
         with nothing_runs():

@@ -126,12 +126,6 @@ def score(
     return Scores(measures, {name: column.cpu().numpy() for name, column in columns.items()}, sizes, samples)
 
 
-def shares_models(algorithm: Method) -> bool:
-    """Whether clients predict with shared components, each with its own mixture of them."""
-    first = torch.zeros(1, dtype=torch.int64, device=algorithm.device)
-    return isinstance(algorithm.personal_models(first), SharedModels)
-
-
 def scored_columns(algorithm: Method) -> tuple[str, ...]:
     """Names of the columns that an adaptation brings to the clients' table."""
     return () if algorithm.adaptation is None else algorithm.adaptation.columns
@@ -151,7 +145,8 @@ def models_scored(
     """Indices in `clients`, and the models of these clients: all at once, or in blocks if clients have own models."""
     if not len(mine):
         return
-    if algorithm.adaptation is None and shares_models(algorithm):
+    first = torch.zeros(1, dtype=torch.int64, device=algorithm.device)
+    if algorithm.adaptation is None and isinstance(algorithm.personal_models(first), SharedModels):
         yield mine, algorithm.personal_models(clients[mine])
         return
     start = 0

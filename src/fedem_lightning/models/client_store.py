@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich.filesize import decimal
 from torch import Tensor, nn
 
 from fedem_lightning.models.tensors import Models
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.measures import bytes_in_words
 
 MEMORY_LIMIT = 10**9
 """Largest number of bytes of rows that are kept in memory."""
@@ -71,8 +71,8 @@ class ClientStore(nn.Module):
 
     def __str__(self) -> str:
         where = f"in a temporary file of {tempfile.gettempdir()} (TMPDIR)" if self.on_disk else "in memory"
-        each = bytes_in_words(self.n_bytes / len(self.written))
-        return f"{each} for each of {len(self.written):,} clients, {bytes_in_words(self.n_bytes)} {where}"
+        each = decimal(round(self.n_bytes / len(self.written)))
+        return f"{each} for each of {len(self.written):,} clients, {decimal(self.n_bytes)} {where}"
 
     def row_names(self) -> list[str]:
         """Names of the buffers with a row for each client."""

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,12 +73,6 @@ class GatedMixture(SizedByState, Recorded, nn.Module):
 
     def _log_n(self, x: Tensor) -> Tensor:
         return log_densities(x.flatten(1).to(self.means.dtype), self.means, self.white)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        plain = state_dict.get(f"{prefix}white", self.white).ndim < 3
-        plain &= not state_dict.get(f"{prefix}projection", torch.zeros(0)).numel()
-        require(plain, "the file's FedGMM has embedding=pca or covariance=full, which later versions do not have")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def first_gaussians(federation: Federation, n_gaussians: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import pytorch_lightning as pl
-from annotated_types import Ge, Predicate
+from annotated_types import Predicate
 
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Count, PositiveInt
@@ -39,8 +39,6 @@ TRAINER: dict[str, Any] = {
     "precision": Precision | None,
     "deterministic": bool | Literal["warn"] | None,
     "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
-    "log_every_n_steps": Count | None,
-    "num_sanity_val_steps": Annotated[int, Ge(-1)] | None,
 }
 """What a configuration may give the Trainer, where Lightning's annotations allow more than ends well."""
 

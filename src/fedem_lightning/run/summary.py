@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from fedem_lightning.settings.errors import one_line
 from fedem_lightning.settings.keys import implied_adaptation, method_title
-from fedem_lightning.settings.measures import SPLITS, bytes_in_words, headline, in_words, title_of_sum
+from fedem_lightning.settings.measures import SPLITS, headline, in_words, title_of_sum
 
 _TRUTH = {
     "pi_cosine_distance": "mixture weights' cosine distance {:.2g}",
@@ -69,7 +70,7 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     per_round = "no round" if seconds["per_round"] is None else f"{seconds['per_round']:.3g} s a round"
     engine = results["engine"]["name"]
     yield f"training {seconds['training']:.1f} s ({per_round}, engine {engine}), total {seconds['total']:.1f} s"
-    yield f"sent {bytes_in_words(sent['up_bytes'])} up, {bytes_in_words(sent['down_bytes'])} down"
+    yield f"sent {decimal(round(sent['up_bytes']))} up, {decimal(round(sent['down_bytes']))} down"
     if times := [f"{time:.4g} ({name})" for name, time in sent.get("time", {}).items()]:
         yield f"simulated time: {', '.join(times)}"
     if results.get("rejected_updates"):

@@ -28,14 +28,6 @@ def title_of_sum(summary: str) -> str:
     return summary.replace("bottom_decile", "worst tenth").replace("_", " ")
 
 
-def bytes_in_words(n_bytes: float) -> str:
-    """A number of bytes in the largest fitting unit, of which there are a thousand of the next smaller: 4.54 kB."""
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
-    return f"{n_bytes:.0f} byte{'s' * (round(n_bytes) != 1)}"
-
-
 def in_words(value: float, measure: str) -> str:
     """A score with its unit: 86.9 %, 1.234 nats, 0.05."""
     factor, (_, _, unit) = _SHOWN[measure][0], _SHOWN[measure][1].partition(", ")

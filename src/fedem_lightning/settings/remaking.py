@@ -95,8 +95,6 @@ def without_gone(made_of: Any) -> Any:
     if not isinstance(made_of, dict):
         return made_of
     module, _, kind = str(made_of.get("_target_", "")).rpartition(".")
-    if kind in ("Transformer", "TimmModel"):
-        kind, made_of = "Pretrained", _around_body(kind, made_of)
     target = getattr(importlib.import_module(_PACKAGE), kind, None) if _within(module, [_PACKAGE]) else None
     takes = parameters(target) if callable(target) else None
     kept = {}
@@ -113,20 +111,6 @@ def without_gone(made_of: Any) -> Any:
             )
             require(gone, f"{message}; only its default can be loaded")
     return kept
-
-
-def _around_body(kind: str, made_of: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe of a `Pretrained`, as which an earlier version's `Transformer` or `TimmModel` is made."""
-    result = {**made_of, "_target_": f"{_PACKAGE}.models.backbones.pretrained.Pretrained"}
-    body = {
-        "_target_": f"{_PACKAGE}.models.backbones.pretrained.hugging_face",
-        "pooler": False,
-        "config": result.get("config"),
-    }
-    if kind == "TimmModel":
-        body = {"_target_": _TIMM, "_partial_": True, "model_name": result.get("name")}
-        body |= {"pretrained": result.get("pretrained", True), "num_classes": 0}
-    return {k: v for k, v in result.items() if k not in ("config", "name", "pretrained", "path")} | {"body": body}
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], key: str) -> Any:

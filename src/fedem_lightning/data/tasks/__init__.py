@@ -3,33 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedem_lightning.data.tasks.base import MISSING, Loss, OfTask, Task, TaskName, known
-from fedem_lightning.data.tasks.kinds import (
-    BinaryClassification,
-    Classification,
-    Density,
-    LanguageModel,
-    MultiLabel,
-    Regression,
-)
+from fedem_lightning.data.tasks.base import MISSING as MISSING
+from fedem_lightning.data.tasks.base import Loss as Loss
+from fedem_lightning.data.tasks.base import OfTask as OfTask
+from fedem_lightning.data.tasks.base import Task as Task
+from fedem_lightning.data.tasks.base import TaskName as TaskName
+from fedem_lightning.data.tasks.base import known as known
+from fedem_lightning.data.tasks.kinds import BinaryClassification as BinaryClassification
+from fedem_lightning.data.tasks.kinds import Classification as Classification
+from fedem_lightning.data.tasks.kinds import Density as Density
+from fedem_lightning.data.tasks.kinds import LanguageModel as LanguageModel
+from fedem_lightning.data.tasks.kinds import MultiLabel as MultiLabel
+from fedem_lightning.data.tasks.kinds import Regression as Regression
 from fedem_lightning.settings.errors import require
-
-__all__ = [
-    "MISSING",
-    "BinaryClassification",
-    "Classification",
-    "Density",
-    "LanguageModel",
-    "Loss",
-    "MultiLabel",
-    "OfTask",
-    "Regression",
-    "Task",
-    "TaskName",
-    "known",
-    "make_task",
-    "training_loss",
-]
 
 
 def training_loss(task: Task) -> Loss:
