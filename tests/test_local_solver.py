@@ -134,7 +134,7 @@ def test_dropout_differs_between_rounds_clients_steps_and_components() -> None:
     changes: list[dict[str, Any]] = [{}, {"engine": LoopEngine(block_size=1)}, {"seed": 1}]
     for change in changes:
         options = {"engine": LoopEngine(), "local_epochs": 2, "batch_size": 10, **change}
-        model = train(FedEM(Masked(), 2, 2, initialization="random", **options), data, 2)
+        model = train(FedEM(Masked, 2, 2, initialization="random", **options), data, 2)
         masks.append(model.components[0].masks)
     assert len(masks[0]) == 2 * 2 * 2 * 2
     assert len(set(masks[0])) == len(masks[0])

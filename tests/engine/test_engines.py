@@ -166,7 +166,7 @@ def test_linear_networks_agree_however_they_are_stacked(
     def trained(engine: Engine) -> torch.Tensor:
         torch.manual_seed(0)
         options: dict[str, Any] = {"client_optimizer": ClientSGD(lr=0.5, weight_decay=0.1), "batch_size": batch_size}
-        model = FedEM(kind(), 4, n_components, initialization="random", engine=engine, **options)
+        model = FedEM(kind, 4, n_components, initialization="random", engine=engine, **options)
         return parameters(train(model, data, 3))
 
     assert relative_difference(trained(VmapEngine()), trained(LoopEngine())) <= 1e-9

@@ -132,8 +132,8 @@ ROWS = [
         options={"weights_lr": 0.1},
         as_fedavg="one step on the full batch without momentum; serves the mean of all rounds",
     ),
-    Row(fl.QFFL, messages=1 + 2 / 15, down=1, options={"sampling": "uniform"}, as_fedavg={"q": 0.0}),
-    Row(fl.Agnostic, messages=1 + 4 / 15, down=1, options={"domain_lr": 0.5, "window": 2}),
+    Row(fl.QFFL, messages=1 + 2 / 15, down=1, as_fedavg={"q": 0.0}),
+    Row(fl.Agnostic, messages=1 + 4 / 15, down=1, options={"domain_lr": 0.5}),
     Row(fl.HypCluster, down=2, options={"initialization": "random"}, as_fedavg={"n_components": 1}),
     Row(
         fl.Mapper,

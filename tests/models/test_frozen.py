@@ -134,7 +134,7 @@ def test_frozen_parameters_are_sent_once() -> None:
     data = federation()
     head_bytes, body_bytes = (5 * 3 + 3) * 8, (4 * 5 + 5) * 8
     options: dict[str, Any] = {"participation": 2, "client_optimizer": SGD, "batch_size": 4}
-    model = FedEM(with_head(False), n_clients=4, n_components=2, initialization="random", **options)
+    model = FedEM(lambda: with_head(False), n_clients=4, n_components=2, initialization="random", **options)
     train(model, data, 3)
     cohorts = [set(draw_cohort(model, data.federation, r).tolist()) for r in range(3)]
     reached = set.union(*cohorts)
