@@ -2,6 +2,7 @@ from .aggregate import Aggregation, Mean, Median, MultiKrum, NormClipping, Priva
 from .aggregate.compression import Compression, EightBit, TopK
 from .aggregate.faults import Faults, LabelFlip, NoAnswer, Scaling, SendNaN
 from .aggregate.topology import Topology
+from .comparison.comparing import Comparison, compare
 from .data import (
     DensityDataModule,
     Digits,
@@ -87,6 +88,7 @@ __all__ = [
     "ClientOptimizer",
     "ClientSGD",
     "Clustered",
+    "Comparison",
     "Compression",
     "DFedEM",
     "Dapper",
@@ -164,6 +166,7 @@ __all__ = [
     "UserError",
     "VmapEngine",
     "check_algorithm",
+    "compare",
     "embedded",
     "load",
     "load_clients",

@@ -45,6 +45,7 @@ class Parts(pl.LightningModule):
     participation: float | int
     scored_clients: float | int
     personalize_fraction: float
+    global_samples = 0  # test samples of all clients on which each client's model is scored, too; 0: none
     samples_by_size = False
     adaptation: Any
     aggregation: Aggregation

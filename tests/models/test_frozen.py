@@ -1,6 +1,7 @@
 """Frozen parameters (`requires_grad=False`) stay as they are, and training is that of the rest alone."""
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,15 @@ def test_frozen_parameters_are_sent_once() -> None:
     data = federation()
     head_bytes, body_bytes = (5 * 3 + 3) * 8, (4 * 5 + 5) * 8
     options: dict[str, Any] = {"participation": 2, "client_optimizer": SGD, "batch_size": 4}
-    model = FedEM(lambda: with_head(False), n_clients=4, n_components=2, initialization="random", **options)
+    heads = itertools.count()
+
+    def drawn() -> nn.Module:
+        network = with_head(False)
+        with torch.no_grad():
+            next(network[-1].parameters()).add_(next(heads))
+        return network
+
+    model = FedEM(drawn, n_clients=4, n_components=2, initialization="random", **options)
     train(model, data, 3)
     cohorts = [set(draw_cohort(model, data.federation, r).tolist()) for r in range(3)]
     reached = set.union(*cohorts)

@@ -1,5 +1,6 @@
 """`python -m fedem_lightning.predict`: the rows' own order, and each client's own model."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from fedem_lightning.serving.rows import read_rows
 from helpers.federations import make_model, train
 
 
-def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path) -> None:
+def test_probabilities_are_those_worked_out_by_hand(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """For every row of shuffled clients: sum_m pi_m softmax(W_m x + b_m), from the tensors of the file."""
     models, out = tmp_path / "c.safetensors", tmp_path / "p.parquet"
     personalize([str(place / "fedem"), str(place / "unseen.npz"), "--out", str(models)])
@@ -30,6 +33,10 @@ def test_probabilities_are_those_worked_out_by_hand(place: Path, tmp_path: Path)
     x, client = data["x"][order], data["client"][order]
     np.savez(tmp_path / "shuffled.npz", x=x, client=client)
     main([str(models), str(tmp_path / "shuffled.npz"), "--out", str(out)])
+    capsys.readouterr()
+    main([str(models), str(tmp_path / "shuffled.npz")])  # prints them
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert printed["client"].tolist() == client.tolist()
     table = pd.read_parquet(out)
     wanted = np.zeros((72, 3))
     for i in range(72):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.evaluate.convergence import whole_run
+from fedem_lightning.evaluate.global_scores import global_scores
 from fedem_lightning.evaluate.scores import SampleScores, all_scored_clients, score
 from fedem_lightning.evaluate.summaries import summarize, summarize_table
 from fedem_lightning.method import Method
@@ -32,7 +33,7 @@ def client_table(algorithm: Method, federation: Federation, own_data: Federation
     """Scores all clients that are to be scored; see `score`.
 
     Columns of the table: id, population, sizes, with faults whether a client was faulty in any round, every measure on
-    each split, the accuracy of the majority class, client state.
+    each split, the accuracy of the majority class, scores on all clients' samples (`global_scores`), client state.
     """
     clients = all_scored_clients(algorithm, federation)
     rows = clients.cpu().numpy()
@@ -47,6 +48,9 @@ def client_table(algorithm: Method, federation: Federation, own_data: Federation
         result["faulty"] = torch.isin(clients, faulty).cpu().numpy()
     result |= {f"{split}_{name}": values for split, of in measures.items() for name, values in of.items()}
     result |= {} if base is None else {"test_majority_accuracy": base.accuracy}
+    if algorithm.global_samples and algorithm.remote is None:
+        everywhere = global_scores(algorithm, federation, clients, own_data, algorithm.global_samples)
+        result |= {f"global_{name}": values for name, values in everywhere.items()}
     own = algorithm.states.columns(with_clients=not algorithm.is_deployed)
     result |= {f"adaptation_{name}" if name in own else name: column for name, column in adapted.items()}
     truth = {f"true_{name}": federation.truth[name] for name in ("group", *REFERENCES) if name in federation.truth}

@@ -106,12 +106,12 @@ class TrainedModel:
             other = self._guest = self._guest or grown(algorithm, 1)
         else:
             other = grown(algorithm, len(new))
-        personal = _personalized(other, federation.to(algorithm.device), t.to(algorithm.device))
+        personal = personalized(other, federation.to(algorithm.device), t.to(algorithm.device))
         return ClientModels(names, personal, schema)
 
 
 @torch.no_grad()
-def _personalized(algorithm: Method, federation: Federation, clients: Tensor) -> PersonalModels:
+def personalized(algorithm: Method, federation: Federation, clients: Tensor) -> PersonalModels:
     """The models that clients have after they are personalised, and adapt."""
     algorithm.prepare(federation)
     if algorithm.adaptation is not None:

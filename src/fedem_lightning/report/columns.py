@@ -20,7 +20,7 @@ from fedem_lightning.settings.measures import title_of_sum
 
 FIRST = (
     *("weighted", "paper_weighted", "unseen", "bottom_decile", "worse_than_local", "learning_rate", "megabytes"),
-    *("val", "mean"),
+    *("global", "val", "mean"),
 )
 """The order of the columns that tables show: the first six of these that have numbers."""
 
@@ -55,6 +55,9 @@ SCORES = {
     "mean": Score("mean", "test", "mean", "mean"),
     "bottom_decile": Score("worst tenth", "test", "bottom_decile", "bottom_decile"),
     "worst": Score("worst", "test", "worst", "worst"),
+    "global": Score("on all clients' samples", "global", "mean"),
+    "global_median": Score("median on all", "global", "median"),
+    "global_worst": Score("worst on all", "global", "worst"),
     "honest": Score("test, honest", "honest.test"),
     "train": Score("train", "train", published="train"),
     "val": Score("val", "val"),

@@ -206,12 +206,12 @@ def _cell(text: Any) -> str:
 def html_page(report: Report) -> str:
     """The whole page; the template escapes all text, of which each is one line of at most 400 letters."""
     environment = Environment(
-        loader=PackageLoader("fedem_lightning.report", ""),
+        loader=PackageLoader("fedem_lightning", ""),
         autoescape=True,
         finalize=lambda value: value if isinstance(value, Markup) else shorten(str(value), 400),
         trim_blocks=True,
     )
-    return environment.get_template("page.html").render(
+    return environment.get_template("report/page.html").render(
         report=report,
         n_runs=sum(len(table.setting.runs) for table in report.tables),
         caveat=CAVEAT if any("paper_" in key for table in report.tables for key in table.columns) else "",

@@ -21,6 +21,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import share_of
 from fedem_lightning.models.backbones.pretrained import Pretrained
+from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.trainer_options import check_trainer
@@ -29,6 +30,9 @@ from fedem_lightning.run.trackers import MetricsFile
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.keys import LOOKS
 from fedem_lightning.settings.recipes import remember
+
+GLOBAL_SAMPLES = 1000
+"""Test samples of all clients on which each client's model is scored with `scores=global`."""
 
 
 def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDataModule:
@@ -43,8 +47,11 @@ def with_features(config: DictConfig, data: FederatedDataModule) -> FederatedDat
         return embedded(data, _network(network).to(device))  # type: ignore[arg-type]
 
 
-def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgorithm:
-    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null."""
+def build_model(config: DictConfig, data: FederatedDataModule, given: Backbone | None = None) -> FederatedAlgorithm:
+    """Builds the algorithm with its backbone, whose `in_shape` and `n_outputs` come from the data if they are null.
+
+    A network that is `given` takes the place of the configured one.
+    """
     network, method = config.backbone.copy(), config.algorithm.copy()
     with open_dict(network), open_dict(method):
         for key in ("in_shape", "n_outputs"):
@@ -58,7 +65,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
     optional = ("adaptation", "aggregation", "compression", "faults")
     model: FederatedAlgorithm = instantiate(
         method,
-        backbone=functools.partial(_network, network),  # makes each component separately
+        backbone=given or functools.partial(_network, network),  # makes each component separately
         n_clients=data.n_clients,
         engine=instantiate(config.engine),
         **{part: instantiate(config[part]) if config.get(part) else None for part in optional},
@@ -66,6 +73,7 @@ def build_model(config: DictConfig, data: FederatedDataModule) -> FederatedAlgor
         seed=config.seed,
     )
     model.remote = data.remote
+    model.global_samples = GLOBAL_SAMPLES if config.get("scores") == "global" else 0
     model.prepare_for(data.federation)
     return model
 

@@ -14,6 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.evaluate.convergence import whole_run
+from fedem_lightning.models.components import Backbone
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.round import sampling_of
 from fedem_lightning.run import announcements, run_folder, trackers
@@ -37,8 +38,12 @@ def run(
     choices: Mapping[str, str],
     overrides: list[str],
     flags: Sequence[str] = (),
+    data: FederatedDataModule | None = None,
+    network: Backbone | None = None,
 ) -> dict[str, Any]:
     """Trains, evaluates and reports; the user has typed `overrides`, and `flags` of Hydra, which made `choices`.
+
+    `data` and `network` take the place of those that the configuration makes.
 
     It returns the content of results.json; {} in processes other than the first. UserError: the user's input is wrong,
     and no file has been overwritten; Interrupted: Ctrl-C or SIGTERM has stopped the run.
@@ -55,7 +60,7 @@ def run(
             return finished
         checkpoint = run_folder.find_checkpoint(config.ckpt_path, folder)
         try:
-            return _run(config, folder, choices, overrides, flags, checkpoint, start)
+            return _run(config, folder, choices, overrides, flags, checkpoint, start, data, network)
         except (KeyboardInterrupt, SystemExit):  # the latter is Lightning's answer to the former
             if is_worker_rank():
                 return {}
@@ -76,10 +81,12 @@ def _run(
     flags: Sequence[str],
     checkpoint: Path | None,
     start: float,
+    data: FederatedDataModule | None,
+    network: Backbone | None,
 ) -> dict[str, Any]:
     pl.seed_everything(config.seed, verbose=False)
-    data = with_features(config, instantiate(config.dataset))
-    model = build_model(config, data)
+    data = with_features(config, instantiate(config.dataset)) if data is None else data
+    model = build_model(config, data, network)
     model.statistics.begun = start
     rates = announcements.learning_rates(config, choices, overrides, model)
     lines = [announcements.rate_line(rates, choices, config, data, (overrides, flags))] if rates else []

@@ -26,6 +26,7 @@ from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
 
 _OWN: dict[str, Any] = {
     "fidelity": Literal["paper", "reference"],
+    "scores": Literal["own", "global"],
     "seed": Seed,
     "data_dir": str,
     "run_dir": Annotated[str, MinLen(1), "the name of a folder"] | float | None,  # 3 is a number

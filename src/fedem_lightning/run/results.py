@@ -35,6 +35,7 @@ from fedem_lightning.settings.check import check_arguments
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.files import replacing, write_arrays, write_atomically
 from fedem_lightning.settings.keys import dataset_name, shipped
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER
 
 
 def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def run_results(algorithm: FederatedAlgorithm, federation: Federation) -> dict[s
         "n_scored_unseen_clients": int(unseen.n_train.count()),
         "n_train_samples": int(federation.splits["train"].counts(federation.clients()).sum()),
         **{split: summarize_table(seen, split) for split in SPLITS},
+        **_everywhere(seen),
         "unseen": {split: summarize_table(unseen, split) for split in SPLITS} if len(unseen) else None,
         "not_finite": not_finite(table, SPLITS),
         "class_scores": algorithm.tested.classes,
@@ -89,6 +91,17 @@ def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
     evaluated = [round_ for round_ in curves if best is not None and round_ in errors_by_round(curves)]
     rounds = {"best_round": best, "last_round": max(evaluated, default=None)}
     return {name: None if round_ is None else round_scores(curves, round_) for name, round_ in rounds.items()}
+
+
+def _everywhere(seen: pd.DataFrame) -> dict[str, Any]:
+    """How well the clients' models do on the test samples of all clients; empty unless that was scored."""
+    found = {}
+    for measure, better in HIGHER_IS_BETTER.items():
+        if f"global_{measure}" in seen:
+            values = seen[f"global_{measure}"].to_numpy()
+            worst = float(values.min() if better else values.max())
+            found[measure] = {"mean": float(values.mean()), "median": float(np.median(values)), "worst": worst}
+    return {"global": found} if found else {}
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:

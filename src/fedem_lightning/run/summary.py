@@ -57,6 +57,10 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     message = {"features": "", "targets": "", "task": "dataset.task: ", "missing_labels": "missing labels: "}
     yield from (f"{before}{notes[key]}" for key, before in message.items() if notes.get(key))
     yield from not_finite_lines(results)
+    if everywhere := results.get("global"):
+        measure, factor, unit = headline(everywhere)
+        mean, median, worst = (_number(everywhere[measure][name], factor) for name in ("mean", "median", "worst"))
+        yield f"{unit} of the clients' models on all clients' samples: mean {mean}, median {median}, worst {worst}"
     if (classes := results.get("class_scores")) and classes["imbalanced"]:
         base, worse = f"{100 * classes['majority_accuracy']['pooled']:.1f} %", f"{classes['worse_than_majority']:.0%}"
         majority = f"a client's majority class is right for {base} of the test samples"

@@ -54,7 +54,7 @@ def _predict(parser: argparse.ArgumentParser) -> None:
         "columns client, class and p_CLASS, or client and mean in a regression."
     )
     _run_and_data(parser, RUN, "the rows")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .parquet or .csv file")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a .parquet or .csv file; default: prints CSV")
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:

@@ -58,9 +58,13 @@ def personalize(chosen: argparse.Namespace) -> None:
 
 def predict(chosen: argparse.Namespace) -> None:
     """Runs the command with the options of its parser; UserError: nothing has been written."""
-    check_out(chosen, ".parquet", ".csv")
+    if chosen.out is not None:
+        check_out(chosen, ".parquet", ".csv")
     models = load_clients(chosen.run, chosen.trust)
     rows = read_rows(chosen.data, models.schema)
+    if chosen.out is None:
+        print(predictions(models, rows).to_csv(index=False), end="")
+        return
     write_table(chosen.out, predictions(models, rows))
     clients = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)}"
     print(f"{len(rows)} rows of {clients} predicted; written: {chosen.out}")

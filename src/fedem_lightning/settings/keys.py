@@ -57,7 +57,7 @@ _OF_TRAINER = (
     *("enable_checkpointing", "inference_mode", "use_distributed_sampler", "default_root_dir"),
 )
 WITHOUT_EFFECT = (
-    *("engine", "callbacks", "logger", "hydra", "data_dir", "dataset.data_dir"),
+    *("engine", "callbacks", "logger", "hydra", "scores", "data_dir", "dataset.data_dir"),
     *FINDS_RUN,
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )

@@ -1,0 +1,144 @@
+"""The page of a comparison, to send to a colleague: the answer, a table, three pictures, what was tried, warnings."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from fedem_lightning.comparison.answer import gain
+from fedem_lightning.comparison.runs import Runs
+from fedem_lightning.comparison.sentences import Findings
+from fedem_lightning.report.figures import PALETTE, STYLE
+from fedem_lightning.report.finished_run import read_run
+from fedem_lightning.settings.errors import one_line
+from fedem_lightning.settings.files import write_atomically
+
+_MOST_TICKS = 60
+_CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])  # of the triangle
+
+
+def write_page(
+    found: Findings, lines: Sequence[str], runs: Runs, doubts: Sequence[str], left_out: Mapping[str, str]
+) -> Path:
+    """Writes comparison.html, and the table and the runs as CSV; returns the page's path."""
+    with mpl.rc_context(STYLE):
+        pictures = [picture for picture in (_gains(found), _weights(found, runs), _new_clients(found)) if picture]
+    environment = Environment(
+        loader=PackageLoader("fedem_lightning", ""),
+        autoescape=True,
+        finalize=lambda value: value if isinstance(value, Markup) else one_line(value)[:600],
+        trim_blocks=True,
+    )
+    table, path = found.table(), runs.folder / "comparison.html"
+    page = environment.get_template("comparison/page.html").render(
+        lines=lines,
+        columns=list(table.columns),
+        rows=table.to_numpy().tolist(),
+        pictures=[(title, _inside(figure), caption) for title, figure, caption in pictures],
+        doubts=doubts,
+        left_out=[f"{name}: {reason}" for name, reason in left_out.items()],
+        runs=[
+            (one.candidate, one.seed, f"{one.error:.4g}", f"{one.seconds:.1f}", one.command)
+            for one in runs.done.values()
+        ],
+        noun=found.noun,
+        seeds=found.seeds,
+    )
+    write_atomically(path, page.encode())
+    write_atomically(runs.folder / "comparison.csv", table.to_csv(index=False).encode())
+    return path
+
+
+def _inside(figure: Figure) -> Markup:
+    content = io.BytesIO()
+    figure.savefig(content, dpi=144)
+    return Markup("data:image/png;base64," + base64.b64encode(content.getvalue()).decode())
+
+
+def _gains(found: Findings) -> tuple[str, Figure, str]:
+    """Each client's gain over the one model, and over being alone, sorted."""
+    chosen = found.answer.chosen if found.answer.verdict == "yes" else found.answer.rival
+    factor = 100 if found.measure == "accuracy" else 1
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes, order = figure.subplots(), None
+    for place, (other, over) in enumerate((("fedavg", "one model"), ("local", f"each {found.noun} alone"))):
+        if other not in found.errors or other == chosen:
+            continue
+        d = factor * (found.errors[other] - found.errors[chosen]).mean(axis=1)
+        order = d.sort_values(ascending=False).index if order is None else order
+        axes.plot(range(len(d)), d[order], "o" if place == 0 else "x", color=PALETTE[place], label=f"over {over}", ms=4)
+    axes.axhline(0, color="black", linewidth=0.8)
+    names = [str(name) for name in order] if order is not None else []
+    if len(names) <= _MOST_TICKS:
+        axes.set_xticks(range(len(names)), [name[:12] for name in names], rotation=90, fontsize=7)
+    else:
+        axes.set_xlabel(f"{found.noun}s, sorted")
+    axes.set_ylabel("gain, points" if factor == 100 else f"{found.measure} lower by")
+    axes.legend()
+    sure = gain(found.errors[chosen], found.errors["fedavg" if chosen != "fedavg" else "local"])
+    caption = f"Mean over seeds, above 0: {found.title(chosen)} is better. On average {found.interval(sure)}."
+    return f"Gain of each {found.noun} by {found.title(chosen)}", figure, caption
+
+
+def _weights(found: Findings, runs: Runs) -> tuple[str, Figure, str] | None:
+    """The clients by their mixture weights: two components on a line, three in a triangle, more in their plane."""
+    mixtures = [
+        name for name, setting in found.settings.items() if "n_components" in setting and name in found.validation
+    ]
+    tables = {name: read_run(Path(runs.done[f"seeds/{name}/1"].folder)).clients for name in mixtures}
+    tables = {name: table for name, table in tables.items() if "pi_1" in table}
+    if not tables:
+        return None
+    first = min(tables, key=lambda name: (name != found.answer.chosen, found.validation[name]))
+    name, clients = first, tables[first]
+    columns = [column for column in map(str, clients) if column.startswith("pi_")]
+    pi = clients[columns].to_numpy()  # [T, M]
+    if pi.shape[1] == 3:
+        place = pi @ _CORNERS
+    elif pi.shape[1] == 2:
+        place = np.stack([pi[:, 1], np.zeros(len(pi))], axis=1)
+    else:
+        centred = pi - pi.mean(axis=0)
+        place = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    figure, group = Figure(figsize=(7, 3.6), layout="constrained"), pi.argmax(axis=1)
+    axes = figure.subplots()
+    for m in range(pi.shape[1]):
+        members = clients["id"].astype(str)[group == m].tolist()
+        label = f"model {m + 1}: {', '.join(members[:6])}{', ...' if len(members) > 6 else ''} ({len(members)})"
+        axes.scatter(
+            place[group == m, 0], place[group == m, 1], color=PALETTE[m % len(PALETTE)], s=22, alpha=0.8, label=label
+        )
+    if pi.shape[1] == 3:
+        axes.plot(*_CORNERS[[0, 1, 2, 0]].T, color="#888888", linewidth=0.8)
+        axes.set_aspect("equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    caption = "A corner is one model alone. " if pi.shape[1] == 3 else ""
+    caption += f"Each {found.noun} is with the model that has its largest weight; {found.title(name)}, seed 1."
+    return f"The {found.noun}s by their mixture weights", figure, caption
+
+
+def _new_clients(found: Findings) -> tuple[str, Figure, str] | None:
+    """Errors of new clients by their number of rows."""
+    if found.new.empty:
+        return None
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, errors) in enumerate(found.new.items()):
+        axes.plot(errors.index, errors, "o-", color=PALETTE[place], label=found.title(str(name)), ms=4, linewidth=1.3)
+    axes.set_xscale("log")
+    axes.set_xticks(found.new.index, [str(n) for n in found.new.index])
+    axes.minorticks_off()
+    axes.set_xlabel(f"rows of a new {found.noun}")
+    axes.set_ylabel("test error" if found.measure == "accuracy" else f"test {found.measure}")
+    axes.legend()
+    caption = f"A fifth of the {found.noun}s took no part in training, then got a model from so many of their rows."
+    return f"New {found.noun}s", figure, caption

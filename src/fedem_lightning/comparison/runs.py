@@ -1,0 +1,171 @@
+"""The runs of a comparison: each is an ordinary one with a folder and a command; they share data and process."""
+
+import contextlib
+import json
+import math
+import shlex
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from fedem_lightning.comparison.trials import Candidate, Setting
+from fedem_lightning.data import FederatedDataModule
+from fedem_lightning.models.backbones import Linear
+from fedem_lightning.run.building import with_features
+from fedem_lightning.run.command_line import not_composed
+from fedem_lightning.run.execute import run
+from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
+from fedem_lightning.settings.errors import NoUpdateLeft
+from fedem_lightning.settings.files import write_atomically
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
+
+Source = Callable[[int], FederatedDataModule]
+"""The data of a seed, where Python gives them."""
+
+
+@dataclass
+class Done:
+    """A finished run of a comparison."""
+
+    candidate: str
+    seed: int
+    setting: Setting
+    error: float  # on validation, lower is better; inf: it diverged
+    seconds: float
+    folder: str
+    command: str
+    rounds: int = 0  # of the model that was kept
+
+
+@dataclass
+class Runs:
+    """Makes the runs of a comparison, and remembers those that are done, so that the same command goes on.
+
+    `words` are the overrides that all runs have in common; `source` gives data in place of the configured ones, and
+    `network` a network, which `words` then does not name.
+    """
+
+    folder: Path
+    words: Sequence[str]
+    source: Source | None = None
+    network: Any = None
+    done: dict[str, Done] = field(default_factory=dict)
+    _data: dict[str, FederatedDataModule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (kept := self.folder / "runs.json").exists():
+            self.done = {name: Done(**one) for name, one in json.loads(kept.read_text()).items()}
+
+    @property
+    def network_again(self) -> dict[str, Any]:
+        """What `load` needs for a network that checkpoints cannot name."""
+        return {} if self.network is None else {"backbone": self.network}
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the network is the linear one."""
+        if self.network is not None:
+            return isinstance(self.network, Linear) or self.network is Linear
+        return str(self._config(["algorithm=fedavg"], 0).backbone.get("_target_")).endswith(".Linear")
+
+    def pick_network(self) -> str:
+        """Chooses the network by the data, unless the words do; what it is, for readers."""
+        if self.network is not None:
+            return f"network {type(self.network).__name__}"
+        named = [word for word in self.words if word.lstrip("+").startswith(("backbone=", "experiment="))]
+        shape = self.data(0).in_shape
+        if not named and isinstance(shape, tuple) and len(shape) == 3:
+            self.words = [*self.words, "backbone=lenet"]
+        config = self._config(["algorithm=fedavg"], 0)
+        return f"network {config.chosen.backbone!s}"
+
+    def data(self, seed: int) -> FederatedDataModule:
+        """The data of a seed, read once."""
+        return self._read(self._config(["algorithm=fedavg"], seed))
+
+    def run(self, name: str, candidate: Candidate, setting: Setting, seed: int, **more: Any) -> Done:
+        """Makes a run in the folder `name`, unless it is done; an interrupted one goes on from its checkpoint.
+
+        `more`: `words` of this run alone; `change`, a function of the data module.
+        """
+        if name in self.done:
+            return self.done[name]
+        words = [*candidate.words, *(f"{key}={value}" for key, value in setting.items()), *more.get("words", ())]
+        command = shlex.join(["python", "-m", "fedem_lightning", *self.words, *words, f"seed={seed}"])
+        begin, place = time.perf_counter(), self.folder / name
+        error, rounds = math.inf, 0
+        config = self._config(words, seed)
+        with self._quiet(place), contextlib.suppress(NoUpdateLeft):  # the training diverged
+            results = self._made(config, place, [*self.words, *words, f"seed={seed}"], more.get("change"))
+            error, rounds = validation_error(results), results.get("scored_round", results["rounds"])
+        seconds = time.perf_counter() - begin
+        done = Done(candidate.name, seed, setting, error, round(seconds, 2), str(place), command, rounds)
+        self.done[name] = done
+        content = {key: vars(one) for key, one in self.done.items()}
+        write_atomically(self.folder / "runs.json", json.dumps(content, indent=1).encode())
+        return done
+
+    def of(self, kind: str) -> Iterator[Done]:
+        """The runs that are done whose names begin with `kind`."""
+        return (one for name, one in self.done.items() if name.startswith(f"{kind}/"))
+
+    def _made(
+        self, config: DictConfig, place: Path, words: list[str], change: Callable[..., Any] | None
+    ) -> Mapping[str, Any]:
+        chosen = {group: str(choice) for group in CALLS_RUN if (choice := config.chosen.get(group))}
+        with open_dict(config):
+            del config["chosen"]
+        data = self._read(config)
+        return run(config, place, chosen, words, data=data if change is None else change(data), network=self.network)
+
+    def _read(self, config: DictConfig) -> FederatedDataModule:
+        key = OmegaConf.to_yaml(config.dataset, resolve=True) if self.source is None else str(config.seed)
+        if key not in self._data:
+            data = instantiate(config.dataset) if self.source is None else self.source(config.seed)
+            self._data[key] = with_features(config, data)
+        return self._data[key]
+
+    def _config(self, words: Sequence[str], seed: int) -> DictConfig:
+        """The configuration of a run, with the choices that made it under `chosen`."""
+        quick = ["trainer.enable_progress_bar=false", "ckpt_path=auto", f"seed={seed}"]
+        every = [*self.words, *words, *quick]
+        try:
+            with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+                config = compose("config", every, return_hydra_config=True)
+        except Exception as error:
+            raise not_composed(error, every) from error
+        with open_dict(config):
+            config.chosen = dict(config.hydra.runtime.choices)
+            del config["hydra"]
+        return config
+
+    @contextlib.contextmanager
+    def _quiet(self, place: Path) -> Iterator[None]:
+        """What a run prints goes to a file in `logs`."""
+        path = self.folder / "logs" / f"{place.relative_to(self.folder)}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(path.open("a"))
+            stack.enter_context(contextlib.redirect_stdout(log))
+            stack.enter_context(contextlib.redirect_stderr(log))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            yield
+
+
+def validation_error(results: Mapping[str, Any]) -> float:
+    """The validation score that tables show, as an error, lower is better; NaN without validation rows."""
+    if not results["val"]:
+        return math.nan
+    measure = headline(results["val"])[0]
+    value = float(results["val"][measure]["weighted"])
+    error = 1 - value if HIGHER_IS_BETTER[measure] else value
+    return error if math.isfinite(error) else math.inf

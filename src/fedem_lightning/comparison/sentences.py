@@ -1,0 +1,144 @@
+"""The answer of a comparison in six lines, and its table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from fedem_lightning.comparison.answer import Answer, Gain, gain
+from fedem_lightning.comparison.trials import Candidate, Setting, in_words
+from fedem_lightning.data.arrays import listed
+from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
+
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a comparison says; errors are 1 - accuracy, or the loss itself."""
+
+    answer: Answer
+    candidates: Mapping[str, Candidate]
+    settings: Mapping[str, Setting]
+    validation: Mapping[str, float]  # mean errors over seeds
+    errors: Mapping[str, pd.DataFrame]  # test errors [clients, seeds]
+    measure: str
+    noun: str  # what a client is called
+    new: pd.DataFrame  # errors of new clients [rows, methods]
+    model: Path
+    seeds: int
+
+    def title(self, name: str) -> str:
+        """A method's name for readers."""
+        return self.candidates[name].title if name in self.candidates else f"each {self.noun}'s own constant"
+
+    def score(self, error: float) -> str:
+        """An error as the score that is shown."""
+        return f"{100 * (1 - error):.1f} %" if HIGHER_IS_BETTER[self.measure] else f"{error:.4g}"
+
+    def difference(self, value: float) -> str:
+        """A difference of errors; of an accuracy in points."""
+        return f"{100 * value:+.1f}" if HIGHER_IS_BETTER[self.measure] else f"{value:+.3g}"
+
+    def interval(self, found: Gain) -> str:
+        """A gain with its 95 % interval."""
+        return f"{self.difference(found.mean)} ({self.difference(found.low)} to {self.difference(found.high)})"
+
+    def table(self) -> pd.DataFrame:
+        """A row for each method, the best first: settings, mean scores, gains over the one model and over Local."""
+        rows = []
+        for name, errors in self.errors.items():
+            setting = self.settings.get(name, {})
+            row = {
+                "method": self.title(name),
+                "settings": in_words(setting),
+                "validation": self.score(self.validation[name]) if name in self.validation else "",
+                "test": self.score(float(errors.to_numpy().mean())),
+                "deviation": f"{errors.mean(axis=0).std() * (100 if HIGHER_IS_BETTER[self.measure] else 1):.2g}",
+                "worst tenth": self.score(float(errors.mean(axis=1).quantile(0.9))),
+                "error": float(errors.to_numpy().mean()),
+            }
+            for other in ("fedavg", "local"):
+                if other in self.errors:
+                    row[f"over {self.title(other)}"] = (
+                        "" if name == other else self.interval(gain(errors, self.errors[other]))
+                    )
+            rows.append(row)
+        return pd.DataFrame(rows).sort_values("error").drop(columns="error").reset_index(drop=True)
+
+
+def sentences(found: Findings) -> list[str]:
+    """Six lines: what to do, the scores, the differences, who gains and loses, new clients, the model."""
+    given, noun = found.answer, found.noun
+    scores = {name: found.score(float(errors.to_numpy().mean())) for name, errors in found.errors.items()}
+    names = dict.fromkeys([given.chosen, given.rival, "fedavg", "local", "constant"])
+    listing = "; ".join(f"{found.title(name)} {scores[name]}" for name in names if name in scores)
+    measure = headline([found.measure])[2].partition(",")[0]
+    lines = [f"{_verdict(found)}", f"Test {measure}: {listing}."]
+    if given.to_one_model is not None:
+        personal, shared = (given.chosen, given.rival) if given.verdict == "yes" else (given.rival, given.chosen)
+        line = f"Gain of {found.title(personal)} over {found.title(shared)}: {found.interval(given.to_one_model)}"
+        if given.to_local is not None:
+            line += f"; of {found.title(given.chosen)} over {found.title('local')}: {found.interval(given.to_local)}"
+        lines.append(f"{line}; 95 % intervals over {found.seeds} seeds and {len(found.errors['fedavg'])} {noun}s.")
+    lines.append(_who(found))
+    lines.append(_newcomers(found))
+    lines.append(f"Model: {found.model}")
+    return lines
+
+
+def _verdict(found: Findings) -> str:
+    given, noun = found.answer, found.noun
+    if given.verdict == "yes":
+        return f"Yes: {advice(found.candidates[given.chosen], found.settings[given.chosen], noun)}."
+    if given.verdict == "no":
+        return (
+            f"No: one model is as good ({found.title(given.chosen)}); models of each {noun}'s own gain less than 1 %."
+        )
+    more = (
+        f"{given.more_seeds} more seeds would show" if given.more_seeds else "no number of seeds up to 100 would show"
+    )
+    return f"Cannot tell whether each {noun} gains by a model of its own: {more} a difference of 1 %."
+
+
+def advice(candidate: Candidate, setting: Setting, noun: str) -> str:
+    """What to do with a method, as a sentence without its end."""
+    number = setting.get("n_components")
+    if candidate.name == "local":
+        return f"train a model for each {noun} alone"
+    if candidate.name == "fedem":
+        return f"give each {noun} FedEM's mixture of {number} models"
+    if candidate.name == "hypcluster":
+        return f"give each {noun} the one of HypCluster's {number} models that fits it"
+    if candidate.base is not None:
+        mixture = f"mixture of {number} models" if number else "model"
+        return f"fine-tune {candidate.title.partition(',')[0]}'s {mixture} on the rows of each {noun}"
+    return f"give each {noun} its model of {candidate.title}"
+
+
+def _who(found: Findings) -> str:
+    """How many clients gain and lose by the chosen method; over being alone, or, if that is chosen, over one model."""
+    given = found.answer
+    other = "local" if given.to_local is not None else "fedavg"
+    compared = gain(found.errors[given.chosen], found.errors[other])
+    n, lose = len(found.errors[other]), [str(name) for name in compared.worse]
+    over = "over being alone" if other == "local" else "over the one model"
+    line = f"{len(compared.better)} of {n} {found.noun}s gain {over}"
+    return f"{line}, {len(lose)} lose ({listed(lose, _MOST_NAMES)})." if lose else f"{line}, none loses."
+
+
+def _newcomers(found: Findings) -> str:
+    """From how many rows on new clients have lower errors than with the one model."""
+    noun, new = found.noun, found.new
+    if new.empty or found.answer.chosen not in new:
+        return f"There are too few {noun}s to say how many rows a new one needs."
+    chosen, one = new[found.answer.chosen], new["fedavg"]
+    if found.answer.chosen == "fedavg":
+        return f"A new {noun} needs no rows: it gets the same model, test {found.score(float(one.iloc[-1]))}."
+    worse = new.index[chosen >= one]
+    later = new.index[new.index > worse.max()] if len(worse) else new.index
+    if not len(later):
+        return f"New {noun}s do better with the one model up to {new.index.max()} rows."
+    least = f"about {later[0]} rows" if later[0] > 1 else "one row"
+    return f"New {noun}s need {least} to do better than with the one model."
