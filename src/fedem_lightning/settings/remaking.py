@@ -38,7 +38,14 @@ _TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
     **{"initial_weights": "uniform", "max_depth": 5, "unseen": "tree", "source": "pool", "features": "strongest"},
     **{"max_passes": 100, "personalize_steps": 1, "cache": True, "t_dl": 1.0, "max_streams": 20, "clip_rate": 0.2},
-    **{"perturbation": 0.1, "component_weights": "samples", "capacity": 1.0, "selection": "val", "part": "all"},
+    **{
+        "perturbation": 0.1,
+        "component_weights": "samples",
+        "noise_scale": 1.0,
+        "capacity": 1.0,
+        "selection": "val",
+        "part": "all",
+    },
     **{"linkage": "complete", "exploration_decay": 0.05, "initial_epochs": 1, "prediction": "prototype"},
     **{"router_rate": 1.0, "precondition": True, "sampling": "by_size", "loss": "logistic", "work": 0.5},
     **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal", "pooling": "mean"},
@@ -95,7 +102,8 @@ def without_gone(made_of: Any) -> Any:
     if not isinstance(made_of, dict):
         return made_of
     module, _, kind = str(made_of.get("_target_", "")).rpartition(".")
-    target = getattr(importlib.import_module(_PACKAGE), kind, None) if _within(module, [_PACKAGE]) else None
+    places = (_PACKAGE, f"{_PACKAGE}.data.tasks") if _within(module, [_PACKAGE]) else ()
+    target = next(filter(None, (getattr(importlib.import_module(place), kind, None) for place in places)), None)
     takes = parameters(target) if callable(target) else None
     kept = {}
     for name, value in made_of.items():
@@ -105,7 +113,7 @@ def without_gone(made_of: Any) -> Any:
             continue
         for key, default in flatten({name: part}).items():
             last = key.rpartition(".")[2]
-            gone = last == "_target_" or (default == GONE[last] if last in GONE else not default)
+            gone = last == "_target_" or (default in (None, GONE[last]) if last in GONE else not default)
             message = (
                 f"{name}: the file has {kind}.{key}={default}, an option that commit {LAST} has and later ones do not"
             )
