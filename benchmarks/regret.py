@@ -41,8 +41,6 @@ def federations(data: Path) -> dict[str, tuple[Source, dict[str, Any]]]:
     """The federations by name: a function from a seed to the data, and options of `compare`."""
     network = {"overrides": ["backbone=mlp", "backbone.hidden=[64]"]}
     found: dict[str, tuple[Source, dict[str, Any]]] = {}
-    for alpha in (0.1, 0.4, 10.0):
-        found[f"synthetic, alpha {alpha}"] = (_synthetic(alpha), {})
     found["digits, Dirichlet 0.4"] = (lambda seed: fl.Digits(20, alpha=0.4, seed=seed), network)
     found["digits, alike"] = (lambda seed: fl.Digits(20, alpha=1000.0, seed=seed), network)
     for shift in ("rotation", "labels", "inversion"):
@@ -54,6 +52,8 @@ def federations(data: Path) -> dict[str, tuple[Source, dict[str, Any]]]:
     )
     found["un_votes, 60 members"] = (lambda seed: _texts(data / "un_votes", 60, 400, seed), {})
     found["raters, 60"] = (lambda seed: _texts(data / "politeness_raters", 60, 400, seed), {})
+    for alpha in (0.1, 0.4, 10.0):
+        found[f"synthetic, alpha {alpha}"] = (_synthetic(alpha), {})
     found["femnist, 50 writers"] = (lambda seed: _writers(data / "femnist/femnist.npz", 50, seed), network)
     return found
 
@@ -130,14 +130,16 @@ def main() -> None:
     budget: dict[str, Any] = {"trials": chosen.trials, "seeds": chosen.seeds}
     if chosen.what == "alike":
         numbers = range(chosen.first, chosen.first + chosen.federations)
-        budget["overrides"] = ["local_training.local_steps=5"]  # small federations learn as well by short rounds
+        budget["overrides"] = ["local_training.local_steps=10", "trainer.max_epochs=40"]  # enough for these
         rows = [measure(f"alike {number}", alike(number), chosen.out, budget) for number in numbers]
         verdicts = pd.Series([row["verdict"] for row in rows]).value_counts().to_dict()
         print(f"{len(rows)} federations of clients that are alike: {verdicts}")
         return
+    budget["overrides"] = ["trainer.max_epochs=100"]
     for name, (source, options) in federations(chosen.data).items():
         if not chosen.only or any(word in name for word in chosen.only):
-            row = measure(name, source, chosen.out, budget | options)
+            words = [*budget["overrides"], *options.get("overrides", [])]
+            row = measure(name, source, chosen.out, budget | {"overrides": words})
             errors = {method: error for method, error in row["errors"].items() if method != "constant"}
             best = min(errors, key=lambda method: errors[method])
             regrets = {"compare": errors[row["chosen"]], **{m: errors.get(m, np.nan) for m in ALWAYS}}

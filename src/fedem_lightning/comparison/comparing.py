@@ -131,7 +131,8 @@ def _findings(
     new = new_clients(runs, [(of[name], best[name]) for name in shown])
     model = final_model(runs, of[found.chosen], best[found.chosen], [one.rounds for one in finished[found.chosen]])
     n_seeds = errors["fedavg"].shape[1]
-    return Findings(found, of, best, validation, errors, measure, noun, new, model, n_seeds)
+    folders = {name: Path(done[0].folder) for name, done in finished.items()}
+    return Findings(found, of, best, validation, errors, measure, noun, new, model, n_seeds, folders)
 
 
 def _test_errors(done: Sequence[Done]) -> pd.DataFrame:

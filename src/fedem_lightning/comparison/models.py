@@ -36,7 +36,10 @@ def final_model(runs: Runs, candidate: Candidate, setting: Setting, rounds: Sequ
     last = max(1, round(median(rounds)))
     words = ["callbacks.best_round=null", f"trainer.max_epochs={last}", f"trainer.check_val_every_n_epoch={last}"]
     done = runs.run("model", candidate, setting, 0, words=words, change=with_validation_rows)
-    path = runs.folder / "model.safetensors"
+    path, beside = runs.folder / "model.safetensors", runs.folder / "model"
+    if beside.is_symlink() or not beside.exists():
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(Path(done.folder).name, target_is_directory=True)
     model = load(done.folder, **runs.network_again)
     if model.adaptation is None:
         write_clients(path, model.trained_model.clients_models())

@@ -28,7 +28,7 @@ def write_page(
 ) -> Path:
     """Writes comparison.html, and the table and the runs as CSV; returns the page's path."""
     with mpl.rc_context(STYLE):
-        pictures = [picture for picture in (_gains(found), _weights(found, runs), _new_clients(found)) if picture]
+        pictures = [picture for picture in (_gains(found), _weights(found), _new_clients(found)) if picture]
     environment = Environment(
         loader=PackageLoader("fedem_lightning", ""),
         autoescape=True,
@@ -86,12 +86,12 @@ def _gains(found: Findings) -> tuple[str, Figure, str]:
     return f"Gain of each {found.noun} by {found.title(chosen)}", figure, caption
 
 
-def _weights(found: Findings, runs: Runs) -> tuple[str, Figure, str] | None:
+def _weights(found: Findings) -> tuple[str, Figure, str] | None:
     """The clients by their mixture weights: two components on a line, three in a triangle, more in their plane."""
     mixtures = [
         name for name, setting in found.settings.items() if "n_components" in setting and name in found.validation
     ]
-    tables = {name: read_run(Path(runs.done[f"seeds/{name}/1"].folder)).clients for name in mixtures}
+    tables = {name: read_run(found.folders[name]).clients for name in mixtures}
     tables = {name: table for name, table in tables.items() if "pi_1" in table}
     if not tables:
         return None

@@ -1,6 +1,7 @@
 """The runs of a comparison: each is an ordinary one with a folder and a command; they share data and process."""
 
 import contextlib
+import hashlib
 import json
 import math
 import shlex
@@ -14,6 +15,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
 
 from fedem_lightning.comparison.trials import Candidate, Setting
 from fedem_lightning.data import FederatedDataModule
@@ -58,6 +60,8 @@ class Runs:
     source: Source | None = None
     network: Any = None
     done: dict[str, Done] = field(default_factory=dict)
+    used: dict[str, Done] = field(default_factory=dict)  # of them, by this comparison
+    _digests: dict[int, str] = field(default_factory=dict)
     _data: dict[str, FederatedDataModule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,14 +96,20 @@ class Runs:
         return self._read(self._config(["algorithm=fedavg"], seed))
 
     def run(self, name: str, candidate: Candidate, setting: Setting, seed: int, **more: Any) -> Done:
-        """Makes a run in the folder `name`, unless it is done; an interrupted one goes on from its checkpoint.
+        """Makes a run, unless it is done; an interrupted one goes on from its checkpoint.
 
-        `more`: `words` of this run alone; `change`, a function of the data module.
+        Its folder is called `name` and a hash of all that makes it what it is, the data included. `more`: `words` of
+        this run alone; `change`, a function of the data module.
         """
-        if name in self.done:
-            return self.done[name]
         words = [*candidate.words, *(f"{key}={value}" for key, value in setting.items()), *more.get("words", ())]
         command = shlex.join(["python", "-m", "fedem_lightning", *self.words, *words, f"seed={seed}"])
+        if seed not in self._digests:
+            self._digests[seed] = self.data(seed).federation.digest()
+        network = self.network if isinstance(self.network, nn.Module) else ""
+        made_of = f"{command} {self._digests[seed]} {network}"
+        name = f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
+        if name in self.done:
+            return self.used.setdefault(name, self.done[name])
         begin, place = time.perf_counter(), self.folder / name
         error, rounds = math.inf, 0
         config = self._config(words, seed)
@@ -108,14 +118,10 @@ class Runs:
             error, rounds = validation_error(results), results.get("scored_round", results["rounds"])
         seconds = time.perf_counter() - begin
         done = Done(candidate.name, seed, setting, error, round(seconds, 2), str(place), command, rounds)
-        self.done[name] = done
+        self.done[name] = self.used[name] = done
         content = {key: vars(one) for key, one in self.done.items()}
         write_atomically(self.folder / "runs.json", json.dumps(content, indent=1).encode())
         return done
-
-    def of(self, kind: str) -> Iterator[Done]:
-        """The runs that are done whose names begin with `kind`."""
-        return (one for name, one in self.done.items() if name.startswith(f"{kind}/"))
 
     def _made(
         self, config: DictConfig, place: Path, words: list[str], change: Callable[..., Any] | None

@@ -12,6 +12,8 @@ from fedem_lightning.data.arrays import listed
 from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
 
 _MOST_NAMES = 8
+_CLOSE = 1.1
+"""A new client's error is near its lowest one below this multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Findings:
     new: pd.DataFrame  # errors of new clients [rows, methods]
     model: Path
     seeds: int
+    folders: Mapping[str, Path]  # of each method's run on the first seed
 
     def title(self, name: str) -> str:
         """A method's name for readers."""
@@ -129,16 +132,19 @@ def _who(found: Findings) -> str:
 
 
 def _newcomers(found: Findings) -> str:
-    """From how many rows on new clients have lower errors than with the one model."""
+    """From how many rows on new clients are served about as well as with many, and better than by the one model."""
     noun, new = found.noun, found.new
     if new.empty or found.answer.chosen not in new:
         return f"There are too few {noun}s to say how many rows a new one needs."
     chosen, one = new[found.answer.chosen], new["fedavg"]
     if found.answer.chosen == "fedavg":
         return f"A new {noun} needs no rows: it gets the same model, test {found.score(float(one.iloc[-1]))}."
-    worse = new.index[chosen >= one]
-    later = new.index[new.index > worse.max()] if len(worse) else new.index
-    if not len(later):
-        return f"New {noun}s do better with the one model up to {new.index.max()} rows."
-    least = f"about {later[0]} rows" if later[0] > 1 else "one row"
-    return f"New {noun}s need {least} to do better than with the one model."
+    last = int(new.index[-1])
+    enough = (chosen <= _CLOSE * chosen.iloc[-1]) & (chosen < one)
+    if not enough.iloc[-1]:
+        return f"New {noun}s do better with the one model up to {last} rows."
+    late = new.index[~enough]
+    least = int(new.index[new.index > late.max()][0]) if len(late) else int(new.index[0])
+    rows = f"about {least} rows" if least > 1 else "one row"
+    first, most = (found.score(float(chosen[n])) for n in (least, last))
+    return f"New {noun}s need {rows}: test {first}, with {last} rows {most}."
