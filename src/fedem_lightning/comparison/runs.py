@@ -24,7 +24,7 @@ from fedem_lightning.run.building import with_features
 from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.execute import run
 from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
-from fedem_lightning.settings.errors import NoUpdateLeft
+from fedem_lightning.settings.errors import Diverged, NoUpdateLeft
 from fedem_lightning.settings.files import write_atomically
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
 from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
@@ -113,7 +113,7 @@ class Runs:
         begin, place = time.perf_counter(), self.folder / name
         error, rounds = math.inf, 0
         config = self._config(words, seed)
-        with self._quiet(place), contextlib.suppress(NoUpdateLeft):  # the training diverged
+        with self._quiet(place), contextlib.suppress(Diverged, NoUpdateLeft):  # the training diverged
             results = self._made(config, place, [*self.words, *words, f"seed={seed}"], more.get("change"))
             error, rounds = validation_error(results), results.get("scored_round", results["rounds"])
         seconds = time.perf_counter() - begin

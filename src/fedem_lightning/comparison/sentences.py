@@ -146,5 +146,7 @@ def _newcomers(found: Findings) -> str:
     late = new.index[~enough]
     least = int(new.index[new.index > late.max()][0]) if len(late) else int(new.index[0])
     rows = f"about {least} rows" if least > 1 else "one row"
+    if least == last:
+        return f"New {noun}s need {last} rows or more: test {found.score(float(chosen[last]))} with {last}."
     first, most = (found.score(float(chosen[n])) for n in (least, last))
     return f"New {noun}s need {rows}: test {first}, with {last} rows {most}."

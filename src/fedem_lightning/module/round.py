@@ -16,7 +16,7 @@ from fedem_lightning.data.randomness import expected_size, sample_cohort, sample
 from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.module.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
-from fedem_lightning.settings.errors import NoUpdateLeft, UserError, require
+from fedem_lightning.settings.errors import Diverged, NoUpdateLeft, UserError
 from fedem_lightning.state.history import NO_ANSWER, NOT_FINITE, Rejection, Round, RoundMetrics, summarised
 from fedem_lightning.state.network import Transmission
 from fedem_lightning.state.processes import Processes
@@ -126,7 +126,8 @@ def train_clients(
     if means is not None:
         floats = [rows[means.nonempty] for rows in means.models.values() if rows.is_floating_point()]
         overflows = f"training diverged: in round {round_ + 1} the mean of the updates overflows; {_lower(algorithm)}"
-        require(all(rows.isfinite().all() for rows in floats), overflows)
+        if not all(rows.isfinite().all() for rows in floats):
+            raise Diverged(overflows)
     return means, rejections, sent
 
 

@@ -23,6 +23,10 @@ class NoUpdateLeft(UserError):
     """All updates of a round were rejected; the model is as it was before the round."""
 
 
+class Diverged(UserError):
+    """The training has diverged: a mean of finite updates is not finite."""
+
+
 class Interrupted(BaseException):
     """The run was stopped by a signal; the message says how to continue it.
 
