@@ -1,6 +1,7 @@
 """The runs of a comparison: each is an ordinary one with a folder and a command; they share data and process."""
 
 import contextlib
+import copy
 import hashlib
 import json
 import math
@@ -63,6 +64,7 @@ class Runs:
     used: dict[str, Done] = field(default_factory=dict)  # of them, by this comparison
     _digests: dict[int, str] = field(default_factory=dict)
     _data: dict[str, FederatedDataModule] = field(default_factory=dict)
+    _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (kept := self.folder / "runs.json").exists():
@@ -101,8 +103,9 @@ class Runs:
         Its folder is called `name` and a hash of all that makes it what it is, the data included. `more`: `words` of
         this run alone; `change`, a function of the data module.
         """
-        words = [*candidate.words, *(f"{key}={value}" for key, value in setting.items()), *more.get("words", ())]
-        command = shlex.join(["python", "-m", "fedem_lightning", *self.words, *words, f"seed={seed}"])
+        words = [*candidate.words, *more.get("words", ())]
+        typed = [*self.words, *words, *(f"{key}={value}" for key, value in setting.items()), f"seed={seed}"]
+        command = shlex.join(["python", "-m", "fedem_lightning", *typed])
         if seed not in self._digests:
             self._digests[seed] = self.data(seed).federation.digest()
         network = self.network if isinstance(self.network, nn.Module) else ""
@@ -112,9 +115,9 @@ class Runs:
             return self.used.setdefault(name, self.done[name])
         begin, place = time.perf_counter(), self.folder / name
         error, rounds = math.inf, 0
-        config = self._config(words, seed)
+        config = self._config(words, seed, setting)
         with self._quiet(place), contextlib.suppress(Diverged, NoUpdateLeft):  # the training diverged
-            results = self._made(config, place, [*self.words, *words, f"seed={seed}"], more.get("change"))
+            results = self._made(config, place, typed, more.get("change"))
             error, rounds = validation_error(results), results.get("scored_round", results["rounds"])
         seconds = time.perf_counter() - begin
         done = Done(candidate.name, seed, setting, error, round(seconds, 2), str(place), command, rounds)
@@ -139,18 +142,23 @@ class Runs:
             self._data[key] = with_features(config, data)
         return self._data[key]
 
-    def _config(self, words: Sequence[str], seed: int) -> DictConfig:
-        """The configuration of a run, with the choices that made it under `chosen`."""
-        quick = ["trainer.enable_progress_bar=false", "ckpt_path=auto", f"seed={seed}"]
-        every = [*self.words, *words, *quick]
-        try:
-            with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-                config = compose("config", every, return_hydra_config=True)
-        except Exception as error:
-            raise not_composed(error, every) from error
-        with open_dict(config):
-            config.chosen = dict(config.hydra.runtime.choices)
-            del config["hydra"]
+    def _config(self, words: Sequence[str], seed: int, setting: Setting | None = None) -> DictConfig:
+        """The configuration of a run, with the choices that made it under `chosen`; composed once for each method."""
+        every = (*self.words, *words)
+        if every not in self._configs:
+            try:
+                with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+                    config = compose("config", [*every], return_hydra_config=True)
+            except Exception as error:
+                raise not_composed(error, every) from error
+            with open_dict(config):
+                config.chosen = dict(config.hydra.runtime.choices)
+                del config["hydra"]
+            self._configs[every] = config
+        config = copy.deepcopy(self._configs[every])
+        quick = {"trainer.enable_progress_bar": False, "ckpt_path": "auto", "seed": seed}
+        for key, value in (quick | (setting or {})).items():
+            OmegaConf.update(config, key, value)
         return config
 
     @contextlib.contextmanager
