@@ -62,25 +62,22 @@ def _inside(figure: Figure) -> Markup:
 
 
 def _gains(found: Findings) -> tuple[str, Figure, str]:
-    """Each client's gain over the one model, and over being alone, sorted."""
+    """Each client's gain over the one model, and over being alone, sorted by the first."""
     chosen = found.answer.chosen if found.answer.verdict == "yes" else found.answer.rival
     factor = 100 if found.measure == "accuracy" else 1
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes, order = figure.subplots(), None
-    for place, (other, over) in enumerate((("fedavg", "one model"), ("local", f"each {found.noun} alone"))):
-        if other not in found.errors or other == chosen:
-            continue
-        d = factor * (found.errors[other] - found.errors[chosen]).mean(axis=1)
-        order = d.sort_values(ascending=False).index if order is None else order
-        axes.plot(range(len(d)), d[order], "o" if place == 0 else "x", color=PALETTE[place], label=f"over {over}", ms=4)
-    axes.axhline(0, color="black", linewidth=0.8)
-    names = [str(name) for name in order] if order is not None else []
+    over = {"fedavg": "over one model", "local": f"over each {found.noun} alone"}
+    gains = {name: factor * (found.errors[name] - found.errors[chosen]).mean(axis=1) for name in over if name != chosen}
+    order = next(iter(gains.values())).sort_values(ascending=False).index
+    figure = Figure(figsize=(7, 1.2 + 1.5 * len(gains)), layout="constrained")
+    panels = figure.subplots(len(gains), 1, sharex=True, squeeze=False)[:, 0]
+    for place, (axes, (name, gain_of)) in enumerate(zip(panels, gains.items(), strict=True)):
+        axes.bar(range(len(order)), gain_of[order], color=PALETTE[place])
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_ylabel("points" if factor == 100 else found.measure)
+        axes.set_title(over[name], fontsize=9, loc="left")
+    names = [str(name)[:12] for name in order]
     if len(names) <= _MOST_TICKS:
-        axes.set_xticks(range(len(names)), [name[:12] for name in names], rotation=90, fontsize=7)
-    else:
-        axes.set_xlabel(f"{found.noun}s, sorted")
-    axes.set_ylabel("gain, points" if factor == 100 else f"{found.measure} lower by")
-    axes.legend()
+        panels[-1].set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     sure = gain(found.errors[chosen], found.errors["fedavg" if chosen != "fedavg" else "local"])
     caption = f"Mean over seeds, above 0: {found.title(chosen)} is better. On average {found.interval(sure)}."
     return f"Gain of each {found.noun} by {found.title(chosen)}", figure, caption
@@ -106,6 +103,7 @@ def _weights(found: Findings) -> tuple[str, Figure, str] | None:
     else:
         centred = pi - pi.mean(axis=0)
         place = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    place = place + np.random.default_rng(0).uniform(-0.02, 0.02, place.shape)  # equal clients stay visible
     figure, group = Figure(figsize=(7, 3.6), layout="constrained"), pi.argmax(axis=1)
     axes = figure.subplots()
     for m in range(pi.shape[1]):
@@ -120,7 +118,7 @@ def _weights(found: Findings) -> tuple[str, Figure, str] | None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0))
     caption = "A corner is one model alone. " if pi.shape[1] == 3 else ""
     caption += f"Each {found.noun} is with the model that has its largest weight; {found.title(name)}, seed 1."
     return f"The {found.noun}s by their mixture weights", figure, caption

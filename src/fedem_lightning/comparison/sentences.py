@@ -55,7 +55,6 @@ class Findings:
             setting = self.settings.get(name, {})
             row = {
                 "method": self.title(name),
-                "settings": in_words(setting),
                 "validation": self.score(self.validation[name]) if name in self.validation else "",
                 "test": self.score(float(errors.to_numpy().mean())),
                 "deviation": f"{errors.mean(axis=0).std() * (100 if HIGHER_IS_BETTER[self.measure] else 1):.2g}",
@@ -67,7 +66,7 @@ class Findings:
                     row[f"over {self.title(other)}"] = (
                         "" if name == other else self.interval(gain(errors, self.errors[other]))
                     )
-            rows.append(row)
+            rows.append(row | {"settings": in_words(setting)})
         return pd.DataFrame(rows).sort_values("error").drop(columns="error").reset_index(drop=True)
 
 
