@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 import fedem_lightning
 import fedem_lightning.report
 from fedem_lightning import FederatedDataModule, SyntheticMixture
+from fedem_lightning.comparison.command import parser as options_of_compare
 from fedem_lightning.data.__main__ import main as data_command
 from fedem_lightning.report.__main__ import parser as options_of_report
 from fedem_lightning.run import cli
@@ -298,6 +299,9 @@ def test_a_command_runs(command: Found, tmp_path: Path, monkeypatch: pytest.Monk
             return run_ours(command, arguments, tmp_path, monkeypatch)
         case ["python", "-m", "fedem_lightning.report", *arguments]:
             options_of_report().parse_args(arguments)
+            return None
+        case ["python", "-m", "fedem_lightning.compare", *arguments]:
+            options_of_compare().parse_known_args(arguments)  # tests/comparison runs it
             return None
         case ["python", "-m", "fedem_lightning.data", *arguments]:
             return data_command(arguments) if arguments[:2] == ["describe", "digits"] else None

@@ -12,7 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 FOLDER = Path(__file__).parents[1] / "examples"
 SHORTER = {
     "quickstart": {"n_clients=100, test_size=500": "n_clients=8, test_size=60", "ROUNDS = 60": "ROUNDS = 2"},
-    "own_data": {"max_epochs=50": "max_epochs=2"},
+    "own_data": {"max_epochs=50": "max_epochs=2", "trials=4": "trials=1, seeds=2"},
 }
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="examples/ is only in a checkout")
 

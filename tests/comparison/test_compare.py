@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -142,3 +143,11 @@ def test_a_column_that_gives_the_label_away_is_named(tmp_path: Path) -> None:
     frame.assign(late=frame["y"] + rng.normal(scale=0.01, size=400)).to_csv(tmp_path / "t.csv", index=False)
     data = fl.TableDataModule(tmp_path / "t.csv", "y", "who")
     assert any("column late alone predicts the label" in line for line in data_warnings(data.federation))
+
+
+def test_the_shipped_table_is_what_its_script_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "examples"
+    monkeypatch.setattr(sys, "argv", ["shops.py", str(tmp_path / "shops.csv")])
+    runpy.run_path(str(folder / "shops.py"), run_name="__main__")
+    assert (tmp_path / "shops.csv").read_text() == (folder / "shops.csv").read_text()
+    assert len(pd.read_csv(tmp_path / "new_shop.csv")) == 20

@@ -11,7 +11,7 @@ from fedem_lightning.settings.errors import Interrupted, require
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
-        chosen, more = _parser().parse_known_args(arguments)
+        chosen, more = parser().parse_known_args(arguments)
         options = [argument for argument in more if argument.startswith("-")]
         require(not options, f"unknown option {', '.join(options)}; --help lists them")
         words = [*chosen.words, *more]
@@ -35,20 +35,21 @@ def _is_path(word: str) -> bool:
     return Path(word).expanduser().exists() or "=" not in word
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    options = Parser(
         prog="python -m fedem_lightning.compare",
         description="Whether each client should have a model of its own, and which method gives the best ones.",
         epilog="The same command goes on where it was stopped.",
     )
     data = "a .csv, .parquet or .npz, a folder of images, a data set on disk, or PFLlib's folder"
     more = "further words as for training: backbone=mlp, +experiment=digits"
-    parser.add_argument("words", nargs="*", metavar="DATA", help=f"{data}; {more}")
-    parser.add_argument("--label", metavar="COLUMN", help="the label's column, of a table or a data set on disk")
-    parser.add_argument("--client", metavar="COLUMN", help="the client's column")
-    parser.add_argument("--methods", nargs="+", default=[], metavar="NAME", help="in place of the default ones")
-    parser.add_argument("--minutes", type=float, help="how long the runs may take (default: 8 trials of each method)")
-    parser.add_argument("--trials", type=int, default=8, help="of each method, without --minutes (default: 8)")
-    parser.add_argument("--seeds", type=int, default=5, help="of split and training (default: 5)")
-    parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help="default: comparison")
-    return parser
+    options.add_argument("words", nargs="*", metavar="DATA", help=f"{data}; {more}")
+    options.add_argument("--label", metavar="COLUMN", help="the label's column, of a table or a data set on disk")
+    options.add_argument("--client", metavar="COLUMN", help="the client's column")
+    options.add_argument("--methods", nargs="+", default=[], metavar="NAME", help="in place of the default ones")
+    options.add_argument("--minutes", type=float, help="how long the runs may take (default: 8 trials of each method)")
+    options.add_argument("--trials", type=int, default=8, help="of each method, without --minutes (default: 8)")
+    options.add_argument("--seeds", type=int, default=5, help="of split and training (default: 5)")
+    options.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help="default: comparison")
+    return options

@@ -45,7 +45,7 @@ def print_summary(results: dict[str, Any], console: Console | None = None, metho
     if "bayes_accuracy" in reference:
         keys = ("bayes_accuracy" if name == "weighted" else f"bayes_accuracy_{name}" for name in sums)
         table.add_row("Bayes ceiling, test", *(_number(reference[key], factor) for key in keys))
-    console = console or Console(markup=False, emoji=False)
+    console = console or Console(markup=False, emoji=False, force_jupyter=False)
     console.print(table)
     for line in _lines(results):
         console.print(line, highlight=False, markup=False, emoji=False)
@@ -94,7 +94,7 @@ def print_result(results: dict[str, Any], title: str | None = None) -> None:
     sums = {name: results[split][measure][name] for name in ("weighted", "bottom_decile")}
     whole, worst = ("not finite" if v is None else in_words(v, measure) for v in sums.values())
     line = f"{title or results['algorithm']}: {split} {measure} {whole}, worst tenth of the clients {worst}"
-    Console(markup=False, emoji=False).print(line, style="bold", highlight=False, soft_wrap=True)
+    Console(markup=False, emoji=False, force_jupyter=False).print(line, style="bold", highlight=False, soft_wrap=True)
 
 
 def not_finite_lines(results: dict[str, Any]) -> list[str]:
