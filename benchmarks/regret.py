@@ -45,7 +45,7 @@ def federations(data: Path) -> dict[str, tuple[Source, dict[str, Any]]]:
     found["digits, alike"] = (lambda seed: fl.Digits(20, alpha=1000.0, seed=seed), network)
     for shift in ("rotation", "labels", "inversion"):
         found[f"digits, {shift} of 3 groups"] = (_shifted(shift), network)
-    found["wisdm"] = (lambda seed: _table(data / "wisdm", [], seed), {})
+    found["wisdm"] = (lambda seed: _table(data / "wisdm", [], seed, missing="median"), {})
     found["hearts"] = (
         lambda seed: _table(data / "heart_hospitals", ["num"], seed, missing="median", task="binary"),
         {},
