@@ -91,7 +91,7 @@ def compare(
         first = runs.data(0).federation
     require(len(first.clients()) >= 2, f"data: a comparison needs two clients, there are {len(first.clients())}")
     require(len(first.splits["val"]) > 0, "data: there are no validation samples, by which settings are chosen")
-    network = runs.pick_network()
+    network = runs.settle()
     of = {candidate.name: candidate for candidate in candidates(methods, runs.is_linear)}
     say(f"{first}; {len(of)} methods, {network}; folder: {folder}")
     search = Search(runs, say, trials, minutes, seeds)

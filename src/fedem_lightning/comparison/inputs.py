@@ -23,7 +23,8 @@ def words_of(path: str | Path | None, label: str | None, client: str | None) -> 
     if kind in ("table", "hub"):
         for key, name in (("label", label), ("client", client)):
             require(name is not None, f"--{key}: expected the name of a column of {place.name}")
-    return [f"dataset={kind}", f"dataset.path={_quoted(str(place.absolute()))}", *columns * (kind in ("table", "hub"))]
+    columns = ["dataset.val_fraction=0.2"] if kind == "pfllib" else columns if kind in ("table", "hub") else []
+    return [f"dataset={kind}", f"dataset.path={_quoted(str(place.absolute()))}", *columns]
 
 
 def _kind(place: Path) -> str:

@@ -22,6 +22,7 @@ from fedem_lightning.comparison.trials import Candidate, Setting
 from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.models.backbones import Linear
 from fedem_lightning.run.building import with_features
+from fedem_lightning.run.callbacks import BestRound
 from fedem_lightning.run.command_line import not_composed
 from fedem_lightning.run.execute import run
 from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
@@ -82,8 +83,13 @@ class Runs:
             return isinstance(self.network, Linear) or self.network is Linear
         return str(self._config(["algorithm=fedavg"], 0).backbone.get("_target_")).endswith(".Linear")
 
-    def pick_network(self) -> str:
-        """Chooses the network by the data, unless the words do; what it is, for readers."""
+    def settle(self) -> str:
+        """Chooses the network by the data, unless the words do, and the best round; the network, for readers."""
+        if self._config(["algorithm=fedavg"], 0).callbacks.get("best_round") is None:  # of an experiment
+            self.words = [
+                *self.words,
+                f"callbacks.best_round={{_target_:{BestRound.__module__}.BestRound,patience:25}}",
+            ]
         if self.network is not None:
             return f"network {type(self.network).__name__}"
         named = [word for word in self.words if word.lstrip("+").startswith(("backbone=", "experiment="))]

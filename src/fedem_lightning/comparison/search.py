@@ -41,7 +41,7 @@ class Search:
                 self._try(candidate, tried, number)
             seconds = {name: sum(one.seconds for one in done) / len(done) for name, done in tried.items()}
             if number == 1:
-                self._plan(tried, seconds)
+                self._plan(tried, seconds, {candidate.name: candidate.title for candidate in found})
             if self.minutes is None or number < _LEAST_TRIALS:
                 continue
             each, spent = sum(seconds.values()), sum(one.seconds for one in self.runs.used.values())
@@ -82,13 +82,13 @@ class Search:
         self.left_out[title] = reason
         self.say(f"{title} is left out: {reason}")
 
-    def _plan(self, tried: dict[str, list[Done]], seconds: Mapping[str, float]) -> None:
+    def _plan(self, tried: dict[str, list[Done]], seconds: Mapping[str, float], titles: Mapping[str, str]) -> None:
         """Says how long all will take; the slowest methods are left out until the least of it fits into the minutes."""
         if self.minutes is not None:
             left = 60 * self.minutes - sum(seconds.values())
             for name in sorted(set(tried) - set(NEEDED), key=lambda name: -seconds[name]):
                 if sum(seconds[one] for one in tried) * (_LEAST_TRIALS + self.seeds) > left:
-                    self._leave_out(tried, name, name, f"{self.minutes:g} minutes do not suffice for it")
+                    self._leave_out(tried, name, titles[name], f"{self.minutes:g} min do not suffice for it")
         each = sum(seconds[name] for name in tried)
         total = (self.trials + self.seeds + 1) * each / 60 if self.minutes is None else self.minutes
         self.say(f"a trial of each method takes {each:.0f} s, all of it about {max(1, math.ceil(total))} min")
