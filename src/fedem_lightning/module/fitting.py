@@ -176,8 +176,6 @@ def log(algorithm: Method, metrics: dict[str, float]) -> None:
         metrics = metrics | {"step": float(algorithm.statistics.rounds)}
     options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1}
     options["sync_dist"] = trainer.world_size > 1
-    if trainer.state.fn == "fit" and not trainer.loggers:  # a callback may monitor these; each costs 0.3 ms a round
-        metrics = {name: value for name, value in metrics.items() if "/" in name or name in ("round", "step")}
     algorithm.log_dict(metrics, **options)
     if trainer.state.fn == "fit":  # names that callbacks may monitor and put into file names
         scores = {name.replace("/", "_"): value for name, value in metrics.items() if "/" in name}
