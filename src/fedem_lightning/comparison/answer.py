@@ -75,7 +75,7 @@ def answer(
 
     Validation picks the best personal method, and the best one with one model; test errors compare these two alone, so
     that a choice among many methods adds no chance. No: the interval of the personal one's gain ends below `margin`.
-    Yes: else, and the personal one is better by both tests of `gain`. Else nobody can tell.
+    Yes: else, its gain is `margin` or more, and it is better by both tests of `gain`. Else nobody can tell.
     """
 
     def best(names: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def answer(
     verdict: Literal["yes", "no", "cannot tell"] = "cannot tell"
     if found.high < margin:
         verdict = "no"
-    elif found.mean > 0 and found.p < CHANCE_LEVEL:
+    elif found.mean >= margin and found.p < CHANCE_LEVEL:
         verdict = "yes"
     chosen = personal if verdict == "yes" else shared
     to_local = None if chosen == local or local not in errors else gain(errors[chosen], errors[local])

@@ -68,6 +68,8 @@ class Runs:
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.source is not None:  # rates and rounds of the default data set are not those of other data
+            self.words = ["~rates", *self.words]
         if (kept := self.folder / "runs.json").exists():
             self.done = {name: Done(**one) for name, one in json.loads(kept.read_text()).items()}
 
