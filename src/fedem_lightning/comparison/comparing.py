@@ -124,13 +124,13 @@ def _findings(
     shared = [name for name, candidate in of.items() if candidate.one_model and name in errors]
     margin = MARGIN if HIGHER_IS_BETTER[measure] else MARGIN * float(errors["fedavg"].to_numpy().mean())
     found = answer(validation, errors, shared, margin)
-    constants = {int(str(seed)): constant_errors(runs.data(int(str(seed))).federation) for seed in errors["fedavg"]}
+    n_seeds = len(on_seeds["fedavg"])
+    constants = {seed: constant_errors(runs.data(seed).federation) for seed in range(1, n_seeds + 1)}
     if all(one is not None for one in constants.values()):
         errors[CONSTANT] = pd.DataFrame(constants).reindex(errors["fedavg"].index)
     shown = dict.fromkeys([found.chosen, *NEEDED])
     new = new_clients(runs, [(of[name], best[name]) for name in shown])
     model = final_model(runs, of[found.chosen], best[found.chosen], [one.rounds for one in finished[found.chosen]])
-    n_seeds = errors["fedavg"].shape[1]
     folders = {name: Path(done[0].folder) for name, done in finished.items()}
     return Findings(found, of, best, validation, errors, measure, noun, new, model, n_seeds, folders)
 

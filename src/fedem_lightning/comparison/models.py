@@ -16,6 +16,7 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.splits import Split
+from fedem_lightning.evaluate.client_table import majority
 from fedem_lightning.models.personal_models import ClientModels
 from fedem_lightning.module.trained import personalized
 from fedem_lightning.serving.model_files import load, write_clients
@@ -113,24 +114,14 @@ def _error_of_new(model: Any, federation: Federation) -> float:
 
 def constant_errors(federation: Federation) -> pd.Series | None:
     """Test errors of each client's own constant, its majority class or mean, by name; None without one label a row."""
-    labels: list[tuple[np.ndarray, np.ndarray]] = []
-    for name in ("train", "test"):
-        split = federation.splits[name]
-        owner = np.repeat(np.arange(federation.n_clients), split.counts().numpy())
-        y = getattr(federation.samples, "y", None)
-        if y is None:
-            return None
-        labels.append((owner, y[split.index].numpy()))
-    (of_train, train), (of_test, test) = labels
-    real = np.issubdtype(train.dtype, np.floating)
-    if not real and train.ndim > 1:
+    clients, y = federation.clients(), getattr(federation.samples, "y", None)
+    names = [str(federation.names[t]) for t in clients.tolist()]
+    base = majority(federation, clients)
+    if base is not None:
+        return pd.Series(1 - base.accuracy, names).dropna()
+    if y is None or not y.is_floating_point():
         return None
-    found = {}
-    for t in federation.clients().tolist():
-        own, held = train[of_train == t], test[of_test == t]
-        if len(held):
-            constant = own.mean(axis=0) if real else np.bincount(own).argmax()
-            found[str(federation.names[t])] = float(
-                ((held - constant) ** 2).mean() if real else (held != constant).mean()
-            )
-    return pd.Series(found)
+    own, held = (federation.block(clients, split) for split in ("train", "test"))
+    means = pd.DataFrame(own.y().numpy().reshape(len(own.index), -1)).groupby(own.owner.numpy()).mean()
+    wrong = (held.y().numpy().reshape(len(held.index), -1) - means.to_numpy()[held.owner.numpy()]) ** 2
+    return pd.Series(wrong.mean(axis=1)).groupby(held.owner.numpy()).mean().rename(index=dict(enumerate(names)))

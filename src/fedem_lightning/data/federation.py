@@ -45,7 +45,7 @@ class Federation:
 
     @property
     def released(self) -> tuple[str, ...]:
-        """What x or the task tells of all clients' data, because it was computed from them: see `Facts.released`."""
+        """What x or the task tells of all clients' data, because it was computed from them."""
         columns = "the means, deviations, medians and categories of a table's columns; scale them by public numbers"
         weights = "class weights, from the frequencies of all clients' labels; give numbers"
         counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
