@@ -137,7 +137,8 @@ def _newcomers(found: Findings) -> str:
         return f"There are too few {noun}s to say how many rows a new one needs."
     chosen, one = new[found.answer.chosen], new["fedavg"]
     if found.answer.chosen == "fedavg":
-        return f"A new {noun} needs no rows: it gets the same model, test {found.score(float(one.iloc[-1]))}."
+        score = found.score(float(one.iloc[-1]))
+        return f"A new {noun} needs no rows: it gets the same model, with a test score of {score}."
     last = int(new.index[-1])
     enough = (chosen <= _CLOSE * chosen.iloc[-1]) & (chosen < one)
     if not enough.iloc[-1]:
@@ -146,6 +147,6 @@ def _newcomers(found: Findings) -> str:
     least = int(new.index[new.index > late.max()][0]) if len(late) else int(new.index[0])
     rows = f"about {least} rows" if least > 1 else "one row"
     if least == last:
-        return f"New {noun}s need {last} rows or more: test {found.score(float(chosen[last]))} with {last}."
+        return f"New {noun}s need {last} rows or more; their test score is then {found.score(float(chosen[last]))}."
     first, most = (found.score(float(chosen[n])) for n in (least, last))
-    return f"New {noun}s need {rows}: test {first}, with {last} rows {most}."
+    return f"New {noun}s need {rows}; their test score is then {first}, and with {last} rows {most}."
