@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from fedem_lightning.aggregate import Aggregation, Means, Models, Update
 from fedem_lightning.aggregate.compression import Compression
 from fedem_lightning.aggregate.faults import Faults
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.local.server_step import Server
 from fedem_lightning.local.training import LocalTraining

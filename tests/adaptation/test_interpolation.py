@@ -23,7 +23,7 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.evaluate.adapt.interpolate import MixtureStep, log_odds
 from fedem_lightning.models.personal_models import OwnModels
 from helpers.federations import block_of, make_data, make_model, parameters, table_of, train

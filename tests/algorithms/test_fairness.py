@@ -24,7 +24,7 @@ from fedem_lightning import (
     ShiftedExponentialNetwork,
     UserCentric,
 )
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.module.client_updates import work_of

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedem_lightning import MLP, FedEM, FederatedAlgorithm, FederatedDataModule, Federation, Linear
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.splits import Split
 

@@ -1,6 +1,5 @@
-from .block import Block
 from .datamodule import FederatedDataModule, NpzDataModule
-from .federation import Federation
+from .federation import Block, Federation
 from .generated import DensityDataModule, SyntheticMixture
 from .hub import HubDataModule
 from .images import Digits, ImageDataModule, Shift

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.evaluate.scores import ClientMeans, models_scored
 from fedem_lightning.method import Method

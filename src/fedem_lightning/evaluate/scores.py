@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, draw_clients, generator, share_of
 from fedem_lightning.data.splits import SPLITS
 from fedem_lightning.data.tasks import Task

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import Loss, Task, training_loss

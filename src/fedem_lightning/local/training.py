@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local.engine import AutoEngine, Engine
 from fedem_lightning.local.optimizers import ClientOptimizer, ClientSGD
 from fedem_lightning.local.solver import GradientStep, LocalStep, Step, shuffled_batches, visits

@@ -13,8 +13,7 @@ from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.components import Backbone, stacked_state
 from fedem_lightning.models.personal_models import OwnModels

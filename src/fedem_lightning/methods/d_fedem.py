@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models
 from fedem_lightning.aggregate.topology import Topology, spectral_gap
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.models.personal_models import OwnModels

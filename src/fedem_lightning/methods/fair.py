@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import share_of
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.personal_models import SharedModels, client_means

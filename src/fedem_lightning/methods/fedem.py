@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.tasks import known
 from fedem_lightning.methods.initialization import Initialization, WarmUp
 from fedem_lightning.methods.sharing import Shared, mixture_of

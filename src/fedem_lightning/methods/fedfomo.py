@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means

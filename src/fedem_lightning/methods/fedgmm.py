@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.components import Backbone, model_state
 from fedem_lightning.models.em import mixture_losses, mixture_weights, responsibilities

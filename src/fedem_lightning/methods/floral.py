@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local.solver import Gradient, Learner, LocalStep, Step
 from fedem_lightning.methods.partial_averaging import PartialAveraging
 from fedem_lightning.models.components import Backbone

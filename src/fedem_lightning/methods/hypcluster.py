@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models, Update, all_finite
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.evaluate.adapt import Adaptation, Interpolate
 from fedem_lightning.evaluate.adapt.interpolate import log_odds, mixture_step

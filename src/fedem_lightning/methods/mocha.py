@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Means
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.data.tasks import BinaryClassification
 from fedem_lightning.local.solver import shuffled_batches

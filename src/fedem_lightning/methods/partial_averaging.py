@@ -21,8 +21,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.evaluate.adapt import Adaptation, Finetune
 from fedem_lightning.local.solver import Step
 from fedem_lightning.models.components import Backbone, model_state

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local.solver import Gradient, Learner, LocalStep, Step, near
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels

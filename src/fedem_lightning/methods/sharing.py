@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models, PrivateMean
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.local.solver import LocalStep, Step
 from fedem_lightning.local.training import LocalTraining
 from fedem_lightning.method import Method

@@ -13,8 +13,7 @@ from sklearn.decomposition import KernelPCA
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.method import Method
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.methods.streams import (
     Similarity,
     choose_streams,

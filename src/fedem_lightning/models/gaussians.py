@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.personal_models import client_means

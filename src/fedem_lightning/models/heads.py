@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import OfTask, known
 from fedem_lightning.models.components import within

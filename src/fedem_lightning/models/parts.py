@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import keyed_streams
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.models.components import Backbone, copied, model_state

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Task

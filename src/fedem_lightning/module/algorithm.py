@@ -14,8 +14,7 @@ from torch import Tensor
 from fedem_lightning.aggregate import Aggregation, Models, make_aggregation
 from fedem_lightning.aggregate.compression import Compression
 from fedem_lightning.aggregate.faults import Faults
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import keyed_streams
 from fedem_lightning.evaluate.adapt import Adaptation
 from fedem_lightning.evaluate.convergence import convergence, unfinished_line, whole_run

@@ -8,8 +8,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models, Update, all_finite, check_update
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.method import Method
 from fedem_lightning.models.parts import model_bytes

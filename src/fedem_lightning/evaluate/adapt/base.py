@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.local.optimizers import AnyClientOptimizer
 from fedem_lightning.local.solver import Step
 from fedem_lightning.method import Method

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.evaluate.adapt.base import GRID, Adaptation, Best, Grid, selection_losses

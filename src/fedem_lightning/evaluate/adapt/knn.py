@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.tasks import BinaryClassification, Classification
 from fedem_lightning.evaluate.adapt.base import GRID, Adaptation, Grid, selection_samples

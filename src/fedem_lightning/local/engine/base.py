@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.block import Block
-from fedem_lightning.data.federation import Federation
+from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import fold, global_streams
 from fedem_lightning.data.samples import Inputs, n_values
 from fedem_lightning.local.solver import Batches, Learner, LocalStep

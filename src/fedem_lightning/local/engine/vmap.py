@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import draws_globally, fold
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.local.engine.base import Batch, Engine, LoopEngine, take_step
