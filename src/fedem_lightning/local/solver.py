@@ -1,4 +1,4 @@
-"""The weighted local solver of clients; `client_optimizers` are those that take its steps.
+"""The weighted local solver of clients; `optimizers` take its steps.
 
 A local step is written for ONE learner (one model on one client's data); the engine runs it for many learners.
 """

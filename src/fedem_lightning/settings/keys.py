@@ -117,7 +117,7 @@ def choices() -> dict[str, list[str]]:
 
 @functools.cache
 def small_groups() -> dict[str, dict[str, dict[str, Any]]]:
-    """Groups whose choices stand in one file, groups/GROUP.yaml; `records.configs` hands them to Hydra."""
+    """Groups whose choices stand in one file, groups/GROUP.yaml; `settings.configs` hands them to Hydra."""
     folder = CONFIG_DIR / "groups"
     return {str(path.relative_to(folder).with_suffix("")): _read(path) for path in sorted(folder.rglob("*.yaml"))}
 
