@@ -83,21 +83,21 @@ def answer(
 
     personal = best([name for name in errors if name not in one_model])
     shared = best([name for name in errors if name in one_model])
-    found = gain(errors[personal], errors[shared])
+    compared = gain(errors[personal], errors[shared])
     verdict: Literal["yes", "no", "cannot tell"] = "cannot tell"
-    if found.high < margin:
+    if compared.high < margin:
         verdict = "no"
-    elif found.mean >= margin and found.p < CHANCE_LEVEL:
+    elif compared.mean >= margin and compared.p < CHANCE_LEVEL:
         verdict = "yes"
     chosen = personal if verdict == "yes" else shared
     to_local = None if chosen == local or local not in errors else gain(errors[chosen], errors[local])
-    more = seeds_needed(found, margin, errors[personal].shape[1]) if verdict == "cannot tell" else None
-    return Answer(verdict, chosen, shared if chosen == personal else personal, found, to_local, more)
+    more = seeds_needed(compared, margin, errors[personal].shape[1]) if verdict == "cannot tell" else None
+    return Answer(verdict, chosen, shared if chosen == personal else personal, compared, to_local, more)
 
 
-def seeds_needed(found: Gain, margin: float, seeds: int) -> int | None:
+def seeds_needed(compared: Gain, margin: float, seeds: int) -> int | None:
     """How many more seeds would shorten the interval over seeds to `margin` on each side; None: over a hundred."""
     for n in range(seeds + 1, 101):
-        if stats.t.ppf(1 - CHANCE_LEVEL / 2, n - 1) * found.deviation / math.sqrt(n) <= margin:
+        if stats.t.ppf(1 - CHANCE_LEVEL / 2, n - 1) * compared.deviation / math.sqrt(n) <= margin:
             return n - seeds
     return None

@@ -123,16 +123,18 @@ def _findings(
     validation = {name: sum(one.error for one in done) / len(done) for name, done in finished.items()}
     shared = [name for name, candidate in of.items() if candidate.one_model and name in errors]
     margin = MARGIN if HIGHER_IS_BETTER[measure] else MARGIN * float(errors["fedavg"].to_numpy().mean())
-    found = answer(validation, errors, shared, margin)
+    decided = answer(validation, errors, shared, margin)
     n_seeds = len(on_seeds["fedavg"])
     constants = {seed: constant_errors(runs.data(seed).federation) for seed in range(1, n_seeds + 1)}
     if all(one is not None for one in constants.values()):
         errors[CONSTANT] = pd.DataFrame(constants).reindex(errors["fedavg"].index)
-    shown = dict.fromkeys([found.chosen, *NEEDED])
+    shown = dict.fromkeys([decided.chosen, *NEEDED])
     new = new_clients(runs, [(of[name], best[name]) for name in shown])
-    model = final_model(runs, of[found.chosen], best[found.chosen], [one.rounds for one in finished[found.chosen]])
+    model = final_model(
+        runs, of[decided.chosen], best[decided.chosen], [one.rounds for one in finished[decided.chosen]]
+    )
     folders = {name: Path(done[0].folder) for name, done in finished.items()}
-    return Findings(found, of, best, validation, errors, measure, noun, new, model, n_seeds, folders)
+    return Findings(decided, of, best, validation, errors, measure, noun, new, model, n_seeds, folders)
 
 
 def _test_errors(done: Sequence[Done]) -> pd.DataFrame:

@@ -24,18 +24,18 @@ _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])  # of the triangle
 
 
 def write_page(
-    found: Findings, lines: Sequence[str], runs: Runs, doubts: Sequence[str], left_out: Mapping[str, str]
+    findings: Findings, lines: Sequence[str], runs: Runs, doubts: Sequence[str], left_out: Mapping[str, str]
 ) -> Path:
     """Writes comparison.html, and the table and the runs as CSV; returns the page's path."""
     with mpl.rc_context(STYLE):
-        pictures = [picture for picture in (_gains(found), _weights(found), _new_clients(found)) if picture]
+        pictures = [picture for picture in (_gains(findings), _weights(findings), _new_clients(findings)) if picture]
     environment = Environment(
         loader=PackageLoader("fedem_lightning", ""),
         autoescape=True,
         finalize=lambda value: value if isinstance(value, Markup) else one_line(value)[:600],
         trim_blocks=True,
     )
-    table, path = found.table(), runs.folder / "comparison.html"
+    table, path = findings.table(), runs.folder / "comparison.html"
     page = environment.get_template("comparison/page.html").render(
         lines=lines,
         columns=list(table.columns),
@@ -47,8 +47,8 @@ def write_page(
             (one.candidate, one.seed, f"{one.error:.4g}", f"{one.seconds:.1f}", one.command)
             for one in runs.done.values()
         ],
-        noun=found.noun,
-        seeds=found.seeds,
+        noun=findings.noun,
+        seeds=findings.seeds,
     )
     write_atomically(path, page.encode())
     write_atomically(runs.folder / "comparison.csv", table.to_csv(index=False).encode())
@@ -61,38 +61,40 @@ def _inside(figure: Figure) -> Markup:
     return Markup("data:image/png;base64," + base64.b64encode(content.getvalue()).decode())
 
 
-def _gains(found: Findings) -> tuple[str, Figure, str]:
+def _gains(findings: Findings) -> tuple[str, Figure, str]:
     """Each client's gain over the one model, and over being alone, sorted by the first."""
-    chosen = found.answer.chosen if found.answer.verdict == "yes" else found.answer.rival
-    factor = 100 if found.measure == "accuracy" else 1
-    over = {"fedavg": "over one model", "local": f"over each {found.noun} alone"}
-    gains = {name: factor * (found.errors[name] - found.errors[chosen]).mean(axis=1) for name in over if name != chosen}
+    chosen = findings.answer.chosen if findings.answer.verdict == "yes" else findings.answer.rival
+    factor = 100 if findings.measure == "accuracy" else 1
+    over = {"fedavg": "over one model", "local": f"over each {findings.noun} alone"}
+    gains = {
+        name: factor * (findings.errors[name] - findings.errors[chosen]).mean(axis=1) for name in over if name != chosen
+    }
     order = next(iter(gains.values())).sort_values(ascending=False).index
     figure = Figure(figsize=(7, 1.2 + 1.5 * len(gains)), layout="constrained")
     panels = figure.subplots(len(gains), 1, sharex=True, squeeze=False)[:, 0]
     for place, (axes, (name, gain_of)) in enumerate(zip(panels, gains.items(), strict=True)):
         axes.bar(range(len(order)), gain_of[order], color=PALETTE[place])
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel("points" if factor == 100 else found.measure)
+        axes.set_ylabel("points" if factor == 100 else findings.measure)
         axes.set_title(over[name], fontsize=9, loc="left")
     names = [str(name)[:12] for name in order]
     if len(names) <= _MOST_TICKS:
         panels[-1].set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-    sure = gain(found.errors[chosen], found.errors["fedavg" if chosen != "fedavg" else "local"])
-    caption = f"Mean over seeds, above 0: {found.title(chosen)} is better. On average {found.interval(sure)}."
-    return f"Gain of each {found.noun} by {found.title(chosen)}", figure, caption
+    sure = gain(findings.errors[chosen], findings.errors["fedavg" if chosen != "fedavg" else "local"])
+    caption = f"Mean over seeds, above 0: {findings.title(chosen)} is better. On average {findings.interval(sure)}."
+    return f"Gain of each {findings.noun} by {findings.title(chosen)}", figure, caption
 
 
-def _weights(found: Findings) -> tuple[str, Figure, str] | None:
+def _weights(findings: Findings) -> tuple[str, Figure, str] | None:
     """The clients by their mixture weights: two components on a line, three in a triangle, more in their plane."""
     mixtures = [
-        name for name, setting in found.settings.items() if "n_components" in setting and name in found.validation
+        name for name, setting in findings.settings.items() if "n_components" in setting and name in findings.validation
     ]
-    tables = {name: read_run(found.folders[name]).clients for name in mixtures}
+    tables = {name: read_run(findings.folders[name]).clients for name in mixtures}
     tables = {name: table for name, table in tables.items() if "pi_1" in table}
     if not tables:
         return None
-    first = min(tables, key=lambda name: (name != found.answer.chosen, found.validation[name]))
+    first = min(tables, key=lambda name: (name != findings.answer.chosen, findings.validation[name]))
     name, clients = first, tables[first]
     columns = [column for column in map(str, clients) if column.startswith("pi_")]
     pi = clients[columns].to_numpy()  # [T, M]
@@ -120,23 +122,25 @@ def _weights(found: Findings) -> tuple[str, Figure, str] | None:
     axes.grid(visible=False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0))
     caption = "A corner is one model alone. " if pi.shape[1] == 3 else ""
-    caption += f"Each {found.noun} is with the model that has its largest weight; {found.title(name)}, seed 1."
-    return f"The {found.noun}s by their mixture weights", figure, caption
+    caption += f"Each {findings.noun} is with the model that has its largest weight; {findings.title(name)}, seed 1."
+    return f"The {findings.noun}s by their mixture weights", figure, caption
 
 
-def _new_clients(found: Findings) -> tuple[str, Figure, str] | None:
+def _new_clients(findings: Findings) -> tuple[str, Figure, str] | None:
     """Errors of new clients by their number of rows."""
-    if found.new.empty:
+    if findings.new.empty:
         return None
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.subplots()
-    for place, (name, errors) in enumerate(found.new.items()):
-        axes.plot(errors.index, errors, "o-", color=PALETTE[place], label=found.title(str(name)), ms=4, linewidth=1.3)
+    for place, (name, errors) in enumerate(findings.new.items()):
+        axes.plot(
+            errors.index, errors, "o-", color=PALETTE[place], label=findings.title(str(name)), ms=4, linewidth=1.3
+        )
     axes.set_xscale("log")
-    axes.set_xticks(found.new.index, [str(n) for n in found.new.index])
+    axes.set_xticks(findings.new.index, [str(n) for n in findings.new.index])
     axes.minorticks_off()
-    axes.set_xlabel(f"rows of a new {found.noun}")
-    axes.set_ylabel("test error" if found.measure == "accuracy" else f"test {found.measure}")
+    axes.set_xlabel(f"rows of a new {findings.noun}")
+    axes.set_ylabel("test error" if findings.measure == "accuracy" else f"test {findings.measure}")
     axes.legend()
-    caption = f"A fifth of the {found.noun}s took no part in training, then got a model from so many of their rows."
-    return f"New {found.noun}s", figure, caption
+    caption = f"A fifth of the {findings.noun}s took no part in training, then got a model from so many of their rows."
+    return f"New {findings.noun}s", figure, caption

@@ -31,17 +31,17 @@ class Search:
     seeds: int
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def best(self, found: Sequence[Candidate]) -> dict[str, Setting]:
+    def best(self, methods: Sequence[Candidate]) -> dict[str, Setting]:
         """The best setting of each method that is not left out."""
-        tried: dict[str, list[Done]] = {candidate.name: [] for candidate in found}
+        tried: dict[str, list[Done]] = {candidate.name: [] for candidate in methods}
         number, most = 0, self.trials if self.minutes is None else _MOST_TRIALS
         while number < most:
             number += 1
-            for candidate in [c for c in found if c.name in tried]:
+            for candidate in [c for c in methods if c.name in tried]:
                 self._try(candidate, tried, number)
             seconds = {name: sum(one.seconds for one in done) / len(done) for name, done in tried.items()}
             if number == 1:
-                self._plan(tried, seconds, {candidate.name: candidate.title for candidate in found})
+                self._plan(tried, seconds, {candidate.name: candidate.title for candidate in methods})
             if self.minutes is None or number < _LEAST_TRIALS:
                 continue
             each, spent = sum(seconds.values()), sum(one.seconds for one in self.runs.used.values())

@@ -44,9 +44,9 @@ class Findings:
         """A difference of errors; of an accuracy in points."""
         return f"{100 * value:+.1f}" if HIGHER_IS_BETTER[self.measure] else f"{value:+.3g}"
 
-    def interval(self, found: Gain) -> str:
+    def interval(self, gained: Gain) -> str:
         """A gain with its 95 % interval."""
-        return f"{self.difference(found.mean)} ({self.difference(found.low)} to {self.difference(found.high)})"
+        return f"{self.difference(gained.mean)} ({self.difference(gained.low)} to {self.difference(gained.high)})"
 
     def table(self) -> pd.DataFrame:
         """A row for each method, the best first: settings, mean scores, gains over the one model and over Local."""
@@ -70,36 +70,40 @@ class Findings:
         return pd.DataFrame(rows).sort_values("error").drop(columns="error").reset_index(drop=True)
 
 
-def sentences(found: Findings) -> list[str]:
+def sentences(findings: Findings) -> list[str]:
     """Six lines: what to do, the scores, the differences, who gains and loses, new clients, the model."""
-    given, noun = found.answer, found.noun
-    scores = {name: found.score(float(errors.to_numpy().mean())) for name, errors in found.errors.items()}
-    names = dict.fromkeys([given.chosen, given.rival, "fedavg", "local", "constant"])
-    listing = "; ".join(f"{found.title(name)} {scores[name]}" for name in names if name in scores)
-    measure = headline([found.measure])[2].partition(",")[0]
-    lines = [f"{_verdict(found)}", f"Test {measure}: {listing}."]
-    if given.to_one_model is not None:
-        personal, shared = (given.chosen, given.rival) if given.verdict == "yes" else (given.rival, given.chosen)
-        line = f"Gain of {found.title(personal)} over {found.title(shared)}: {found.interval(given.to_one_model)}"
-        if given.to_local is not None:
-            line += f"; of {found.title(given.chosen)} over {found.title('local')}: {found.interval(given.to_local)}"
-        lines.append(f"{line}; 95 % intervals over {found.seeds} seeds and {len(found.errors['fedavg'])} {noun}s.")
-    lines.append(_who(found))
-    lines.append(_newcomers(found))
-    lines.append(f"Model: {found.model}")
+    decided, noun, title = findings.answer, findings.noun, findings.title
+    scores = {name: findings.score(float(errors.to_numpy().mean())) for name, errors in findings.errors.items()}
+    names = dict.fromkeys([decided.chosen, decided.rival, "fedavg", "local", "constant"])
+    listing = "; ".join(f"{title(name)} {scores[name]}" for name in names if name in scores)
+    measure = headline([findings.measure])[2].partition(",")[0]
+    lines = [f"{_verdict(findings)}", f"Test {measure}: {listing}."]
+    if decided.to_one_model is not None:
+        personal, shared = (
+            (decided.chosen, decided.rival) if decided.verdict == "yes" else (decided.rival, decided.chosen)
+        )
+        line = f"Gain of {title(personal)} over {title(shared)}: {findings.interval(decided.to_one_model)}"
+        if decided.to_local is not None:
+            line += f"; of {title(decided.chosen)} over {title('local')}: {findings.interval(decided.to_local)}"
+        lines.append(
+            f"{line}; 95 % intervals over {findings.seeds} seeds and {len(findings.errors['fedavg'])} {noun}s."
+        )
+    lines.append(_who(findings))
+    lines.append(_newcomers(findings))
+    lines.append(f"Model: {findings.model}")
     return lines
 
 
-def _verdict(found: Findings) -> str:
-    given, noun = found.answer, found.noun
-    if given.verdict == "yes":
-        return f"Yes: {advice(found.candidates[given.chosen], found.settings[given.chosen], noun)}."
-    if given.verdict == "no":
-        return (
-            f"No: one model is as good ({found.title(given.chosen)}); models of each {noun}'s own gain less than 1 %."
-        )
+def _verdict(findings: Findings) -> str:
+    decided, noun, title = findings.answer, findings.noun, findings.title
+    if decided.verdict == "yes":
+        return f"Yes: {advice(findings.candidates[decided.chosen], findings.settings[decided.chosen], noun)}."
+    if decided.verdict == "no":
+        return f"No: one model is as good ({title(decided.chosen)}); models of each {noun}'s own gain less than 1 %."
     more = (
-        f"{given.more_seeds} more seeds would show" if given.more_seeds else "no number of seeds up to 100 would show"
+        f"{decided.more_seeds} more seeds would show"
+        if decided.more_seeds
+        else "no number of seeds up to 100 would show"
     )
     return f"Cannot tell whether each {noun} gains by a model of its own: {more} a difference of 1 %."
 
@@ -119,25 +123,25 @@ def advice(candidate: Candidate, setting: Setting, noun: str) -> str:
     return f"give each {noun} its model of {candidate.title}"
 
 
-def _who(found: Findings) -> str:
+def _who(findings: Findings) -> str:
     """How many clients gain and lose by the chosen method; over being alone, or, if that is chosen, over one model."""
-    given = found.answer
-    other = "local" if given.to_local is not None else "fedavg"
-    compared = gain(found.errors[given.chosen], found.errors[other])
-    n, lose = len(found.errors[other]), [str(name) for name in compared.worse]
+    decided = findings.answer
+    other = "local" if decided.to_local is not None else "fedavg"
+    compared = gain(findings.errors[decided.chosen], findings.errors[other])
+    n, lose = len(findings.errors[other]), [str(name) for name in compared.worse]
     over = "over being alone" if other == "local" else "over the one model"
-    line = f"{len(compared.better)} of {n} {found.noun}s gain {over}"
+    line = f"{len(compared.better)} of {n} {findings.noun}s gain {over}"
     return f"{line}, {len(lose)} lose ({listed(lose, _MOST_NAMES)})." if lose else f"{line}, none loses."
 
 
-def _newcomers(found: Findings) -> str:
+def _newcomers(findings: Findings) -> str:
     """From how many rows on new clients are served about as well as with many, and better than by the one model."""
-    noun, new = found.noun, found.new
-    if new.empty or found.answer.chosen not in new:
+    noun, new = findings.noun, findings.new
+    if new.empty or findings.answer.chosen not in new:
         return f"There are too few {noun}s to say how many rows a new one needs."
-    chosen, one = new[found.answer.chosen], new["fedavg"]
-    if found.answer.chosen == "fedavg":
-        score = found.score(float(one.iloc[-1]))
+    chosen, one = new[findings.answer.chosen], new["fedavg"]
+    if findings.answer.chosen == "fedavg":
+        score = findings.score(float(one.iloc[-1]))
         return f"A new {noun} needs no rows: it gets the same model, with a test score of {score}."
     last = int(new.index[-1])
     enough = (chosen <= _CLOSE * chosen.iloc[-1]) & (chosen < one)
@@ -147,6 +151,6 @@ def _newcomers(found: Findings) -> str:
     least = int(new.index[new.index > late.max()][0]) if len(late) else int(new.index[0])
     rows = f"about {least} rows" if least > 1 else "one row"
     if least == last:
-        return f"New {noun}s need {last} rows or more; their test score is then {found.score(float(chosen[last]))}."
-    first, most = (found.score(float(chosen[n])) for n in (least, last))
+        return f"New {noun}s need {last} rows or more; their test score is then {findings.score(float(chosen[last]))}."
+    first, most = (findings.score(float(chosen[n])) for n in (least, last))
     return f"New {noun}s need {rows}; their test score is then {first}, and with {last} rows {most}."

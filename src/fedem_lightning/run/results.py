@@ -95,13 +95,13 @@ def _compared_rounds(algorithm: FederatedAlgorithm) -> dict[str, Any]:
 
 def _everywhere(seen: pd.DataFrame) -> dict[str, Any]:
     """How well the clients' models do on the test samples of all clients; empty unless that was scored."""
-    found = {}
+    scores = {}
     for measure, better in HIGHER_IS_BETTER.items():
         if f"global_{measure}" in seen:
             values = seen[f"global_{measure}"].to_numpy()
             worst = float(values.min() if better else values.max())
-            found[measure] = {"mean": float(values.mean()), "median": float(np.median(values)), "worst": worst}
-    return {"global": found} if found else {}
+            scores[measure] = {"mean": float(values.mean()), "median": float(np.median(values)), "worst": worst}
+    return {"global": scores} if scores else {}
 
 
 def _reference(seen: pd.DataFrame) -> dict[str, float]:
