@@ -6,14 +6,13 @@
 
 All go on where they were stopped. `kinds` judges each answer by 500 more test rows of every client, which `compare`
 never sees. `regret` prints, for each federation, the test error of what `compare` picks less that of the best of its
-methods, beside always the same one; DATA is a folder with femnist, cifar10, un_votes, politeness_raters, wisdm and
-heart_hospitals (docs/reproduction/real_data.md). Test rows choose nothing here.
+methods, beside always the same one; for DATA see federations.py. Test rows choose nothing here.
 """
 
 import argparse
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ import numpy as np
 import pandas as pd
 import pytorch_lightning as pl
 import torch
-from sklearn.datasets import load_digits
 
 import fedem_lightning as fl
+from federations import Source, federations
 
-Source = Callable[[int], fl.FederatedDataModule]
 ALWAYS = ("fedavg", "fedavg_tuned", "local", "fedem")
 
 
@@ -79,75 +77,6 @@ def true_gain(number: int, folder: Path, personal: str) -> tuple[float, float]:
             errors[run["candidate"]].append(float(score.mean()))
     means = {name: float(np.mean(values)) for name, values in errors.items()}
     return means["fedavg"] - means[personal], means["fedavg"]
-
-
-def federations(data: Path) -> dict[str, tuple[Source, dict[str, Any]]]:
-    """The federations by name: a function from a seed to the data, and options of `compare`."""
-    network = {"overrides": ["backbone=mlp", "backbone.hidden=[64]"]}
-    found: dict[str, tuple[Source, dict[str, Any]]] = {}
-    found["digits, Dirichlet 0.4"] = (lambda seed: fl.Digits(20, alpha=0.4, seed=seed), network)
-    found["digits, alike"] = (lambda seed: fl.Digits(20, alpha=1000.0, seed=seed), network)
-    for shift in ("rotation", "labels", "inversion"):
-        found[f"digits, {shift} of 3 groups"] = (_shifted(shift), network)
-    found["wisdm"] = (lambda seed: _table(data / "wisdm", [], seed, missing="median"), {})
-    found["hearts"] = (
-        lambda seed: _table(data / "heart_hospitals", ["num"], seed, missing="median", task="binary"),
-        {},
-    )
-    found["un_votes, 60 members"] = (lambda seed: _texts(data / "un_votes", 60, 400, seed), {})
-    found["raters, 60"] = (lambda seed: _texts(data / "politeness_raters", 60, 400, seed), {})
-    for alpha in (0.1, 0.4, 10.0):
-        found[f"synthetic, alpha {alpha}"] = (_synthetic(alpha), {})
-    found["femnist, 50 writers"] = (lambda seed: _writers(data / "femnist/femnist.npz", 50, seed), network)
-    return found
-
-
-def _synthetic(alpha: float) -> Source:
-    return lambda seed: fl.SyntheticMixture(40, dimension=20, alpha=alpha, test_size=500, seed=seed)
-
-
-def _shifted(shift: str) -> Source:
-    """Digits dealt evenly to 20 clients in three groups, of which two see them rotated, or inverted, or renamed."""
-    images, y = load_digits(return_X_y=True)
-    x, client = images.reshape(-1, 8, 8) / 16, np.random.default_rng(0).permutation(len(y)) % 20
-    for group in (1, 2):
-        mine = client % 3 == group
-        if shift == "rotation":
-            x[mine] = np.rot90(x[mine], group, axes=(1, 2))
-        elif shift == "inversion":
-            x[mine] = 1 - x[mine] if group == 1 else x[mine][:, :, ::-1]
-        else:
-            y[mine] = np.random.default_rng(group).permutation(10)[y[mine]]
-    x = x.reshape(len(y), 64).astype(np.float32)
-    return lambda seed: fl.FederatedDataModule.from_arrays(x, y, client, seed=seed)
-
-
-def _table(folder: Path, without: list[str], seed: int, **options: Any) -> fl.FederatedDataModule:
-    frame = pd.read_parquet(folder / "data.parquet")
-    columns = [str(name) for name in frame if name not in ("client", "label", "split", *without)]
-    return fl.TableDataModule(folder / "data.parquet", "label", "client", features=columns, seed=seed, **options)
-
-
-def _texts(folder: Path, n_clients: int, most: int, seed: int) -> fl.FederatedDataModule:
-    """Votes, or ratings, on the embeddings of texts; a text is in one split for all clients."""
-    frame, rng = pd.read_parquet(folder / "data.parquet"), np.random.default_rng(0)
-    chosen = rng.permutation(sorted(frame["client"].unique()))[:n_clients]
-    frame = frame[frame["client"].isin(chosen)].sample(frac=1, random_state=0).groupby("client").head(most)
-    emb = np.load(folder / "minilm384.npz")["emb"].astype(np.float32)
-    draw = np.random.default_rng([seed, 5]).random(len(emb))[frame["item"].to_numpy()]
-    split = np.select([draw < 0.6, draw < 0.8], [0, 1], 2)
-    y, client = frame["label"].astype(str).to_numpy(), frame["client"].astype(str).to_numpy()
-    return fl.FederatedDataModule.from_arrays(emb[frame["item"].to_numpy()], y, client, split=split, seed=seed)
-
-
-def _writers(path: Path, n_clients: int, seed: int) -> fl.FederatedDataModule:
-    file = np.load(path)
-    counts = np.bincount(file["client"])
-    chosen = np.random.default_rng(0).permutation(np.flatnonzero(counts >= 100))[:n_clients]
-    mine = np.isin(file["client"], chosen)
-    x = file["x"][mine].reshape(-1, 784).astype(np.float32) / 255
-    client = np.unique(file["client"][mine], return_inverse=True)[1]
-    return fl.FederatedDataModule.from_arrays(x, file["y"][mine], client, seed=seed)
 
 
 def measure(name: str, source: Source, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
