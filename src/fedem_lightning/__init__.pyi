@@ -24,6 +24,7 @@ from .local.optimizers import ClientAdam, ClientAdamW, ClientOptimizer, ClientSG
 from .local.server_step import FedAdam, FedYogi
 from .methods.clustered import Clustered
 from .methods.d_fedem import DFedEM
+from .methods.dbe import FedDBE
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
@@ -106,6 +107,7 @@ __all__ = [
     "FedAvgEnsemble",
     "FedBABU",
     "FedBN",
+    "FedDBE",
     "FedEM",
     "FedFOMO",
     "FedGMM",

@@ -59,7 +59,18 @@ ADAPTATIONS = [
     KNN(neighbours=2),
     Dapper(ratio=2.0),
 ]
-RELEASING_KINDS = ("AFL", "Agnostic", "Clustered", "FedGMM", "FedRC", "HypCluster", "Oracle", "QFFL", "Scaffold")
+RELEASING_KINDS = (
+    "AFL",
+    "Agnostic",
+    "Clustered",
+    "FedDBE",
+    "FedGMM",
+    "FedRC",
+    "HypCluster",
+    "Oracle",
+    "QFFL",
+    "Scaffold",
+)
 RELEASING = [
     *(row for row in METHODS if row.kind.__name__ in (*RELEASING_KINDS, "UserCentric")),
     *(row for row in METHODS if row.options.get("initialization") == "clusters" and row.kind is FedEM),

@@ -112,6 +112,15 @@ ROWS = [
         hidden=True,
         as_fedavg="models are not averaged",
     ),
+    Row(
+        fl.FedDBE,
+        ("own",),
+        once=5 / 43,  # the mean features
+        once_down=1 + 5 / 43,
+        hidden=True,
+        options={"penalty": 0.5},
+        as_fedavg="each client's shift moves, too",
+    ),
     Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(fl.FedBN),
     Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),

@@ -46,6 +46,33 @@ def gradient(model: Model, x: np.ndarray, y: np.ndarray, q: np.ndarray | None = 
     return dict(zip((*BODY, *HEAD), parts, strict=True))
 
 
+def by_complex_step(loss: Callable[[Model], Any], model: Model, names: Iterable[str]) -> Model:
+    """The gradient of a loss that takes complex numbers, Im loss(v + i h) / h of each number v: exact to rounding."""
+    result = {name: np.zeros_like(model[name]) for name in names}
+    for name, g in result.items():
+        for place in np.ndindex(g.shape):
+            moved = model[name].astype(complex)
+            moved[place] += 1e-30j
+            g[place] = loss(model | {name: moved}).imag / 1e-30
+    return result
+
+
+def relu(z: np.ndarray) -> np.ndarray:
+    """ReLU, of complex numbers by their real parts."""
+    return z * (z.real > 0)
+
+
+def cross_entropy(logits: np.ndarray, y: np.ndarray) -> Any:
+    """The mean over samples, of logits [n, Y] that may be complex."""
+    z = logits - logits.real.max(axis=1, keepdims=True)
+    return (np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]).mean()
+
+
+def wrapped(model: Model) -> Model:
+    """The model under the names that it has inside of a network of the package."""
+    return {f"network.{name}": v for name, v in model.items()}
+
+
 def plus(model: Model, direction: Model, by: float = 1.0) -> Model:
     """model + by * direction; tensors without a direction stay."""
     return {name: v + by * direction[name] if name in direction else v for name, v in model.items()}
@@ -150,8 +177,8 @@ def served(model: Any, t: int) -> Model:
     return {name: rows[0, 0].numpy() for name, rows in model.personal_models(torch.tensor([t])).models.items()}
 
 
-def assert_models_agree(found: Model, expected: Model) -> None:
+def assert_models_agree(found: Model, expected: Model, rtol: float = 1e-9) -> None:
     """Equal up to rounding, tensor by tensor."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-12, err_msg=name)

@@ -16,6 +16,7 @@ from fedem_lightning import (
     FedALA,
     FedAvg,
     FedBABU,
+    FedDBE,
     FedEM,
     FederatedAlgorithm,
     FedPer,
@@ -55,7 +56,7 @@ class LastFirst(Ordered):
 
 SHARED: dict[str, Any] = {"shared": "body", "n_components": 2, "initialization": "random"}
 CASES: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
-    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA)),
+    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE)),
     (FedEM, SHARED),
     (FedAvg, {"adaptation": KNN(lambdas=(0.7,))}),
 ]

@@ -64,16 +64,21 @@ class LocalStep:
         """Names of the buffers that hold the number of real samples; empty without BatchNorm."""
         return [f"{name}.size" if name else "size" for name in padded_norms(self.backbone)]
 
+    def outputs(self, params: Models, buffers: Models, x: Inputs, size: Tensor, key: Tensor) -> tuple[Tensor, Models]:
+        """The outputs [B, ...] of ONE learner for a batch x [B, ...], and its buffers afterwards; see `objective`."""
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
+        keys = dict.fromkeys(self.key_names, key) | dict.fromkeys(self.size_names, size)
+        return call_with(self.backbone, {**params, **buffers, **keys}, x), buffers
+
     def objective(
         self, params: Models, buffers: Models, x: Inputs, y: Tensor, weight: Tensor, size: Tensor, key: Tensor
     ) -> tuple[Tensor, Models]:
         """The weighted loss of ONE learner on a batch: x [B, ...], y [B], weight [B]; and its buffers afterwards.
 
-        `size` [] is the number of real samples (padding has weight 0); `key` [] sets the dropout masks.
+        `size` [] is the number of real samples (padding has weight 0); `key` [] sets the dropout masks. A step may
+        override it for a network with a layer of its own: networks of linear layers alone are stacked without it.
         """
-        buffers = {name: buffer.clone() for name, buffer in buffers.items()}  # a forward may change them
-        keys = dict.fromkeys(self.key_names, key) | dict.fromkeys(self.size_names, size)
-        outputs = call_with(self.backbone, {**params, **buffers, **keys}, x)
+        outputs, buffers = self.outputs(params, buffers, x, size, key)
         return self.mean_loss(self.task.losses(outputs, y), weight, size), buffers
 
     def mean_loss(self, losses: Tensor, weight: Tensor, size: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Networks with another head: two heads, or prototypes of the classes."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os.path import commonpath
 from typing import Any
@@ -34,7 +34,21 @@ class WithFeatures(Around):
 
     def outputs_and_features(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """The network's outputs [n, ..., n_outputs], and the head's input z, of any shape [n, ...]."""
-        outputs, seen = with_inputs_of(self.network, [self.network.get_submodule(self.head)], x)
+        return self.through(x, lambda z: z)
+
+    def through(self, x: Inputs, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The outputs [n, ..., n_outputs] where the head takes change(z) in place of z, and z."""
+        seen: list[Tensor] = []
+
+        def changed(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            seen.append(given[0])
+            return (change(given[0]), *given[1:])
+
+        hook = self.network.get_submodule(self.head).register_forward_pre_hook(changed)
+        try:
+            outputs = called(self.network, x)
+        finally:
+            hook.remove()
         require(bool(seen), f"algorithm.head: the network does not call its module {self.head}")
         return outputs, seen[-1]
 
@@ -60,6 +74,12 @@ def find_head(network: nn.Module, pattern: str | None = None) -> tuple[str, nn.M
     whole = bool(name) and not any(within(n, [name]) for n in body)
     require(whole, f"head: {', '.join(head)} are not one module, as needed here")
     return name, network.get_submodule(name)
+
+
+def widths(head: nn.Module) -> tuple[int, int]:
+    """The numbers of features that a head takes and of outputs that it gives; 0 and 0 if it has no linear layer."""
+    layers = [layer for layer in head.modules() if isinstance(layer, nn.Linear)]
+    return (layers[0].in_features, layers[-1].out_features) if layers else (0, 0)
 
 
 def by_learner(tensor: Tensor, n_axes: int) -> Tensor:
@@ -189,14 +209,20 @@ def owner_and_class(owner: Tensor, y: Tensor, n_classes: int) -> Tensor:
     return (owner.view(-1, *[1] * (y.ndim - 1)) * n_classes + y.long()).flatten()
 
 
+def features_of(networks: OwnModels, block: Block) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each client with samples: its index, its features z [n_c, ..., d], and its labels; networks `apart`."""
+    n_outputs = block.federation.task.n_outputs
+    for c, (outputs,), y in networks.outputs(block):
+        yield c, outputs[..., n_outputs:].to(networks.mixture), y
+
+
 def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     """The sums of each client's features by class, [C, Y, d], and its numbers of labels, [C, Y]; networks `apart`."""
     task: Any = block.federation.task
     counts = class_counts(block, task.n_classes).to(networks.mixture.dtype)
     sums: dict[int, Tensor] = {}
-    for c, (outputs,), y in networks.outputs(block):
-        z = outputs[..., task.n_outputs :].flatten(0, -2).to(counts)  # [n_c, d], or [n_c L, d]
-        result = known(y).flatten()
+    for c, z, y in features_of(networks, block):
+        z, result = z.flatten(0, -2), known(y).flatten()  # [n_c, d], or [n_c L, d]
         sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[result].long(), z[result])
     if not sums:  # nobody has samples
         network: Any = networks.backbone.eval()
