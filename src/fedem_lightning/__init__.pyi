@@ -27,6 +27,7 @@ from .methods.d_fedem import DFedEM
 from .methods.dbe import FedDBE
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
+from .methods.fedas import FedAS
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
 from .methods.fedem import FedEM, FedRC
 from .methods.fedfomo import FedFOMO
@@ -102,6 +103,7 @@ __all__ = [
     "FLoRAL",
     "Faults",
     "FedALA",
+    "FedAS",
     "FedAdam",
     "FedAvg",
     "FedAvgEnsemble",

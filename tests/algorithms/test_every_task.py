@@ -91,12 +91,13 @@ class TaskRow:
         return row.kind(self.network, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
 
 
-CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRC", "FedRoD", "FedProto")}
+CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRC", "FedRoD", "FedProto", "FedAS")}
 MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
 GMM = {"FedGMM": "algorithm: FedGMM needs inputs with a density"}
+ONE_CLASS = {"FedAS": "dataset.task: FedAS needs one class for each sample"}
 TASKS = [
     TaskRow("multilabel", mlp(3), (3,), MOCHA | CLASSES),
-    TaskRow("language", Tokens, (6, 5), MOCHA | GMM),
+    TaskRow("language", Tokens, (6, 5), MOCHA | GMM | ONE_CLASS),
     TaskRow("regression", mlp(3), (3,), MOCHA | CLASSES),
     TaskRow("classification", Texts, (3,), MOCHA | GMM),
 ]

@@ -23,6 +23,7 @@ MOST_WAITS = {  # in a round after the first, of four clients in one block
     "Clustered": 39,
     "DFedEM": 22,
     "FedALA": 70,
+    "FedAS": 28,
     "FedFOMO": 98,
     "FedProto": 23,
     "MOCHA": 23,

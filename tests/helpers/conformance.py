@@ -121,6 +121,7 @@ ROWS = [
         options={"penalty": 0.5},
         as_fedavg="each client's shift moves, too",
     ),
+    Row(fl.FedAS, ("own",), messages=25 / 43, hidden=True, as_fedavg={"align_lr": 0.0}),
     Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(fl.FedBN),
     Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),

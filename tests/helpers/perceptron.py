@@ -94,9 +94,9 @@ class Clients:
 
     batch_size, lr, participation = 4, 0.2, 2
 
-    def __init__(self) -> None:
-        self.data: FederatedDataModule = make_data(sizes=SIZES, fractions=by_hand.ALL_TRAIN)
-        self.samples = [by_hand.samples(self.data, t) for t in range(len(SIZES))]
+    def __init__(self, data: FederatedDataModule | None = None) -> None:
+        self.data: FederatedDataModule = data or make_data(sizes=SIZES, fractions=by_hand.ALL_TRAIN)
+        self.samples = [by_hand.samples(self.data, t) for t in range(self.data.n_clients)]
 
     def cohort(self, round_: int) -> list[int]:
         """The clients of a round."""

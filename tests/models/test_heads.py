@@ -14,6 +14,7 @@ from fedem_lightning import (
     KNN,
     ClientSGD,
     FedALA,
+    FedAS,
     FedAvg,
     FedBABU,
     FedDBE,
@@ -56,7 +57,7 @@ class LastFirst(Ordered):
 
 SHARED: dict[str, Any] = {"shared": "body", "n_components": 2, "initialization": "random"}
 CASES: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
-    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE)),
+    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE, FedAS)),
     (FedEM, SHARED),
     (FedAvg, {"adaptation": KNN(lambdas=(0.7,))}),
 ]

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.models.heads import WithFeatures, widths
+from fedem_lightning.data.tasks import known
+from fedem_lightning.models.heads import PrototypeNetwork, WithFeatures, by_learner, widths
 from fedem_lightning.settings.errors import require
 
 
@@ -38,3 +39,32 @@ class ShiftedFeatures(LinearHead):
         """The outputs; see the class."""
         outputs, z = self.through(x, lambda z: z + self.shift)
         return outputs if self.apart is None else torch.cat([outputs, z], dim=-1)
+
+
+class DistanceNetwork(PrototypeNetwork):
+    """A network that also says how far a sample's features z are from points C_y, one for each class.
+
+    With `prototypes` [Y, d] the outputs are followed by |z - C_y|^2 / d of each class, [n, ..., n_outputs + Y]; with
+    `apart` (any value) by z.
+    """
+
+    def forward(self, x: Inputs) -> Tensor:
+        """The outputs; see the class."""
+        if self.prototypes is None:
+            return super().forward(x)
+        outputs, z = self.outputs_and_features(x)
+        rows = by_learner(self.prototypes, 2)  # [A M, Y, d]
+        each = z.reshape(len(rows), -1, rows.shape[-1])  # [A M, n', d]
+        squares = each.square().sum(dim=-1, keepdim=True) + rows.square().sum(dim=-1).unsqueeze(1)  # [A M, n', Y]
+        distances = (squares - 2 * each @ rows.mT) / rows.shape[-1]
+        return torch.cat([outputs, distances.view(*outputs.shape[:-1], -1)], dim=-1)
+
+
+def split_distances(outputs: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Of a `DistanceNetwork`: its outputs [n, ..., n_outputs], and |z - C_y|^2 / d for a sample's own classes [n].
+
+    It is summed over the known labels of a sample, y [n, ...].
+    """
+    plain, distances = outputs[..., :-n_classes], outputs[..., -n_classes:]
+    own = distances.gather(-1, y.long().clamp(min=0).unsqueeze(-1)).squeeze(-1) * known(y)
+    return plain, own.reshape(len(y), -1).sum(dim=1)
