@@ -25,6 +25,7 @@ from .local.server_step import FedAdam, FedYogi
 from .methods.clustered import Clustered
 from .methods.d_fedem import DFedEM
 from .methods.dbe import FedDBE
+from .methods.density import DensityFedEM
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
 from .methods.fedas import FedAS
@@ -95,6 +96,7 @@ __all__ = [
     "DFedEM",
     "Dapper",
     "DensityDataModule",
+    "DensityFedEM",
     "Digits",
     "Ditto",
     "Dropout",

@@ -64,6 +64,7 @@ RELEASING_KINDS = (
     "Agnostic",
     "Clustered",
     "FedDBE",
+    "DensityFedEM",
     "FedGMM",
     "FedRC",
     "HypCluster",

@@ -73,6 +73,14 @@ ROWS = [
         fl.FedRC, ("pi",), messages=3 + 3 * 3 / 15, options={"initialization": "random"}, as_fedavg={"n_components": 1}
     ),
     Row(
+        fl.DensityFedEM,
+        ("pi",),
+        messages=3 + 3 * (1 + 4 + 4) / 15,
+        down=3 + 3 * 4 / 15,
+        options={"initialization": "random"},
+        as_fedavg={"n_components": 1},
+    ),
+    Row(
         fl.FedGMM,
         ("joint",),
         messages=3 + 2 * (1 + 4 + 4) / 15,

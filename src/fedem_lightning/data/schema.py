@@ -23,7 +23,7 @@ from fedem_lightning.data.arrays import (
 from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
 from fedem_lightning.data.table_features import TableFeatures, check_values, numbers
-from fedem_lightning.data.tasks import Task
+from fedem_lightning.data.tasks import MISSING, Regression, Task
 from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.recipes import recipe
 from fedem_lightning.settings.remaking import LAST, make
@@ -152,6 +152,12 @@ class Schema:
             require(not wrong, f"y: {listed(wrong)} is none of the classes {', '.join(self.classes)}")
             return np.array([codes[name] for name in y.astype(str)], dtype=np.int64)
         return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
+
+    def missing_labels(self, n: int) -> np.ndarray:
+        """What `labels` returns for n samples whose labels nobody knows."""
+        real = isinstance(self.task, Regression)
+        each = self.task.n_outputs if real else self.task.n_targets
+        return np.full((n, each) if each > 1 else n, np.nan if real else MISSING)
 
     def samples_of(self, x: Any, y: np.ndarray | None = None) -> Samples:
         """Samples of this form, of x [n, *raw_shape] and what `labels` returns; without labels they are zeros.

@@ -152,7 +152,7 @@ class FederatedAlgorithm(Recorded, Method):
         """The model of a client that trained, a copy; see `TrainedModel.client`."""
         return self.trained_model.client(name)
 
-    def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
+    def personalize(self, x: Any, y: Any = None, name: str | int = "new client") -> ClientModel:
         """The model that a new client gets from its samples; see `TrainedModel.personalize`."""
         return self.trained_model.personalize(x, y, name)
 

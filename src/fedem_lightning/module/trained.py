@@ -63,25 +63,35 @@ class TrainedModel:
         require(kept, f"{adapts} on samples, which the model does not keep; use personalize(x, y, name=...)")
         return algorithm.personal_models(clients.to(algorithm.device))
 
-    def personalize(self, x: Any, y: Any, name: str | int = "new client") -> ClientModel:
+    def personalize(self, x: Any, y: Any = None, name: str | int = "new client") -> ClientModel:
         """The model that a new client gets from its samples; UserError: they have another form than in training.
 
         A client that trained keeps its state; its samples only tune the model, if there is an adaptation.
 
         Args:
             x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...].
-            y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0.
+            y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0. None: they
+                are not known, which only some methods take (`takes_unlabelled`).
             name: the client's name.
 
         """
         check_arguments("", TrainedModel.personalize, {"name": name})
-        require(y is not None, "y: expected the labels of the samples, got None")
-        x, labels = self.schema.x_of(x), self.schema.labels(y)
+        x = self.schema.x_of(x)
         n = n_rows(x)
+        if y is None:
+            self.require_unlabelled("y: expected the labels of the samples, got None")
+        labels = self.schema.missing_labels(n) if y is None else self.schema.labels(y)
         require(len(labels) == n, f"y: expected {n} labels, one for each sample, got {len(labels)}")
         everything = np.zeros(n, dtype=np.int64)
         models = self.personalize_many(self.schema.samples_of(x, labels), everything, everything, (str(name),))
         return models.model(str(name))
+
+    def require_unlabelled(self, message: str) -> None:
+        """UserError with this message and a way out, if the method needs labels of new clients."""
+        algorithm = self.algorithm
+        tunes = algorithm.adaptation is not None
+        way = "leave out the adaptation" if algorithm.takes_unlabelled else "algorithm=fedem_density needs none"
+        require(algorithm.takes_unlabelled and not tunes, f"{message}; {way}")
 
     def personalize_many(
         self, samples: Any, client: np.ndarray, split: np.ndarray, names: tuple[str, ...]

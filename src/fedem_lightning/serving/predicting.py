@@ -38,11 +38,16 @@ def personalize(chosen: argparse.Namespace) -> None:
     kind = type(model).__name__
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
-    rows = read_rows(chosen.data, schema, labelled=True)
+    rows = read_rows(chosen.data, schema, labelled="if there")
+    if not rows.labelled:
+        model.trained_model.require_unlabelled(
+            f"DATA: {chosen.data} has no labels ({schema.columns.get('label', 'y')})"
+        )
     codes = rows.codes()
     models = model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
-    tested = scores_by_client(models, rows, codes == 2) if bool((codes == 2).any()) else None
+    scored = rows.labelled and bool((codes == 2).any())
+    tested = scores_by_client(models, rows, codes == 2) if scored else None
     write_clients(chosen.out, models)
     n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
     print(f"{kind}: {n}; written: {chosen.out}")

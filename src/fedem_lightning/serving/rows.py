@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,13 +22,15 @@ from fedem_lightning.settings.errors import UserError, require
 class ClientRows:
     """n samples of K clients, in the form of training: client int64 [n] in 0..K-1, names [K].
 
-    split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none. Labels that the caller does not want are zeros.
+    split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none. Labels that the caller does not want are zeros, those
+    that DATA does not have are missing.
     """
 
     samples: Samples
     client: np.ndarray
     names: tuple[str, ...]
     split: np.ndarray | None
+    labelled: bool
 
     def __len__(self) -> int:
         return len(self.client)
@@ -38,8 +40,8 @@ class ClientRows:
         return np.zeros(len(self), dtype=np.int8) if self.split is None else self.split
 
 
-def read_rows(path: Path, schema: Schema, labelled: bool = False) -> ClientRows:
-    """Reads DATA, an .npz with x, client and optional y, split, names, or a table; labels only if they are needed.
+def read_rows(path: Path, schema: Schema, labelled: bool | Literal["if there"] = False) -> ClientRows:
+    """Reads DATA, an .npz with x, client and optional y, split, names, or a table; labels only if they are wanted.
 
     UserError if the file is missing or broken, or has another form than the samples of training.
     """
@@ -52,15 +54,17 @@ def read_rows(path: Path, schema: Schema, labelled: bool = False) -> ClientRows:
         raise UserError(re.sub("^path:", "DATA:", str(error))) from error
     n = len(result["x"]) if result["x"].ndim else 0
     require(n > 0, f"DATA: {path} has no rows")
-    if labelled:
+    labels = None
+    if labelled == "if there" and "y" not in result:
+        labels = schema.missing_labels(n)
+    elif labelled:
         require("y" in result, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
         shape = result["y"].shape
         require(shape[:1] == (n,), f"y: expected labels of {n} samples as x has, got shape {shape}")
+        labels = schema.labels(result["y"])
     owner, names = _clients(result, schema, n)
     split = check_split(result["split"], n) if "split" in result else None
-    return ClientRows(
-        schema.samples_of(result["x"], schema.labels(result["y"]) if labelled else None), owner, names, split
-    )
+    return ClientRows(schema.samples_of(result["x"], labels), owner, names, split, bool(labelled) and "y" in result)
 
 
 def _from_npz(path: Path, schema: Schema) -> dict[str, np.ndarray]:
@@ -70,7 +74,7 @@ def _from_npz(path: Path, schema: Schema) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_table(path: Path, schema: Schema, labelled: bool) -> dict[str, Any]:
+def _from_table(path: Path, schema: Schema, labelled: bool | str) -> dict[str, Any]:
     """x, and of the columns of training y, client and split those that are there and are no features."""
     roles = {"client": "client", "y": "label", "split": "split"}
     named = {what: schema.columns.get(role, what) for what, role in roles.items() if what != "y" or labelled}
