@@ -93,15 +93,11 @@ class TaskRow:
 
 CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in ("FedRC", "FedRoD", "FedProto", "FedAS")}
 MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
-<<<<<<< HEAD
-GMM = {"FedGMM": "algorithm: FedGMM needs inputs with a density"}
 ONE_CLASS = {"FedAS": "dataset.task: FedAS needs one class for each sample"}
-=======
 GMM = {
     "FedGMM": "algorithm: FedGMM needs inputs with a density",
     "DensityFedEM": "algorithm: fedem_density needs inputs with a density",
 }
->>>>>>> 6e882163 (benchmarks/unlabelled.py: new clients without labels)
 TASKS = [
     TaskRow("multilabel", mlp(3), (3,), MOCHA | CLASSES),
     TaskRow("language", Tokens, (6, 5), MOCHA | GMM | ONE_CLASS),
