@@ -101,10 +101,10 @@ def n_samples(data: FederatedDataModule) -> int:
 
 
 def make_trainer(rounds: int, device: torch.device, **options: Any) -> pl.Trainer:
-    """A Trainer for rounds alone: no evaluation, no files, no output."""
+    """A Trainer for rounds alone: no evaluation (unless `options` ask for it), no files, no output."""
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    options = {"accelerator": device.type, "devices": 1} | quiet | options
-    return pl.Trainer(max_epochs=rounds, limit_val_batches=0, logger=False, **options)
+    options = {"accelerator": device.type, "devices": 1, "limit_val_batches": 0} | quiet | options
+    return pl.Trainer(max_epochs=rounds, logger=False, **options)
 
 
 def one_round(model: FederatedAlgorithm, data: FederatedDataModule, device: torch.device, **options: Any) -> Way:

@@ -10,9 +10,9 @@ from fedem_lightning import Dropout, FedEM, Finetune, UserError
 from fedem_lightning.aggregate import PrivateMean
 from fedem_lightning.aggregate.compression import TopK
 from fedem_lightning.evaluate.scores import scored_models
-from fedem_lightning.local.engine.stacked import StackedMixture
 from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.models.mixture_network import MixtureNetwork, tensors_of
+from fedem_lightning.models.stacked import StackedMixture
 from fedem_lightning.models.tensors import call_with
 from helpers import perceptron
 from helpers.federations import make_data, make_model, parameters, train

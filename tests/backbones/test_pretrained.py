@@ -21,10 +21,10 @@ from fedem_lightning import (
 )
 from fedem_lightning.export import main as export
 from fedem_lightning.local.engine import VmapEngine
-from fedem_lightning.local.engine.stacked import StackedBackbone
 from fedem_lightning.models.backbones.pretrained import hugging_face
 from fedem_lightning.models.components import make_components, model_state
 from fedem_lightning.models.parts import model_bytes
+from fedem_lightning.models.stacked import StackedBackbone
 from fedem_lightning.models.tensors import trained_parameters
 from fedem_lightning.run.run_folder import check_checkpoint
 from fedem_lightning.settings.recipes import recipe

@@ -22,7 +22,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.data.generated import bayes_probability, densities, minimum_losses
-from fedem_lightning.local.engine.stacked import StackedBackbone
+from fedem_lightning.models.stacked import StackedBackbone
 from fedem_lightning.report.__main__ import main as report
 from fedem_lightning.run.results import run_results
 from helpers.commands import call

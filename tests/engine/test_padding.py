@@ -10,6 +10,7 @@ from torch import nn
 from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.local.engine import vmap
 from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.models import stacked
 from helpers.by_hand import by_torch
 from helpers.federations import make_data
 
@@ -64,7 +65,7 @@ def test_padding_counts_for_nothing(
         real += sum(sizes)
         return groups
 
-    original = vmap.group_rows
+    original = stacked.group_rows
     monkeypatch.setattr(vmap, "group_rows", group_rows)
     monkeypatch.setattr(vmap, "PADDING", 100.0)  # all clients together
     data = make_data(SIZES, fractions=(1.0, 0.0, 0.0))

@@ -80,20 +80,25 @@ class Block:
         return Block(self.federation, self.clients, self.index[kept], self.owner[kept])
 
     def pieces(self) -> Iterator["Block"]:
-        """Cuts the samples (not the clients) into parts: 4 MB of vectors, or 256 others, which fit a CPU's cache.
+        """Cuts the samples (not the clients) into parts of `most` samples; one empty part if there are none."""
+        size = self.most
+        for start in range(0, max(1, len(self.index)), size):
+            part = slice(start, start + size)
+            yield Block(self.federation, self.clients, self.index[part], self.owner[part])
 
-        On a GPU a part has up to 4,096 samples, or 16,384 vectors, and inputs of 256 MB. A part has at most
-        `MOST_OUTPUTS` outputs of a model, but one sample at least.
+    @property
+    def most(self) -> int:
+        """How many samples a model sees at a time in evaluation: 4 MB of vectors, or 256 others, fit a CPU's cache.
+
+        On a GPU up to 4,096 samples, or 16,384 vectors, and inputs of 256 MB. A model has at most `MOST_OUTPUTS`
+        outputs for them, but they are one at least.
         """
         shape, task = self.federation.in_shape, self.federation.task
         vectors = isinstance(shape, tuple) and len(shape) == 1 and isinstance(self.federation.samples, Arrays)
         on_cpu, numbers = self.clients.device.type == "cpu", math.prod(shape) if isinstance(shape, tuple) else 1
         most = 16384 if vectors else 256 if on_cpu else 4096
         fits = (2**20 if on_cpu else 2**26) // max(1, numbers) if vectors or not on_cpu else most
-        size = max(1, min(max(256, min(most, fits)), MOST_OUTPUTS // (task.n_targets * task.n_outputs)))
-        for start in range(0, max(1, len(self.index)), size):  # one empty piece if there are no samples
-            part = slice(start, start + size)
-            yield Block(self.federation, self.clients, self.index[part], self.owner[part])
+        return max(1, min(max(256, min(most, fits)), MOST_OUTPUTS // (task.n_targets * task.n_outputs)))
 
 
 class Federation:

@@ -95,10 +95,11 @@ class FedDBE(PartialAveraging):
         for batch in self.batches(data, clients):
             w = self.received(batch.clients)  # [C, 1, ...]
             trained = self.local_sgd(w, batch, 0, only=self.shared, epochs=1, state=None)
-            for _, z, _ in features_of(self.own_models(trained | apart(batch)), batch):
-                each = z.reshape(len(z), -1, z.shape[-1]).mean(dim=1)  # [n_c, d]
-                if each.isfinite().all():  # else its update would not count either
-                    total, n = total + each.sum(dim=0), n + len(each)
+            for where, z in features_of(self.own_models(trained | apart(batch)), batch):  # of whole clients
+                each, owner = z.reshape(len(z), -1, z.shape[-1]).mean(dim=1), batch.owner[where]  # [k, d], [k]
+                diverged = owner[~each.isfinite().all(dim=1)]  # their updates would not count either
+                each = each[~torch.isin(owner, diverged)]
+                total, n = total + each.sum(dim=0), n + len(each)
         self.consensus = total / max(n, 1)
 
     def client_update(self, batch: Block, round_: int) -> Update:

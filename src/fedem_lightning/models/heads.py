@@ -209,24 +209,21 @@ def owner_and_class(owner: Tensor, y: Tensor, n_classes: int) -> Tensor:
     return (owner.view(-1, *[1] * (y.ndim - 1)) * n_classes + y.long()).flatten()
 
 
-def features_of(networks: OwnModels, block: Block) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """For each client with samples: its index, its features z [n_c, ..., d], and its labels; networks `apart`."""
-    n_outputs = block.federation.task.n_outputs
-    for c, (outputs,), y in networks.outputs(block):
-        yield c, outputs[..., n_outputs:].to(networks.mixture), y
+def features_of(networks: OwnModels, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions of some of the block's samples, and their features z [k, ..., d]; networks `apart`."""
+    for where, (outputs,) in networks.outputs(block):
+        yield where, outputs[..., block.federation.task.n_outputs :].to(networks.mixture)
 
 
 def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     """The sums of each client's features by class, [C, Y, d], and its numbers of labels, [C, Y]; networks `apart`."""
     task: Any = block.federation.task
     counts = class_counts(block, task.n_classes).to(networks.mixture.dtype)
-    sums: dict[int, Tensor] = {}
-    for c, z, y in features_of(networks, block):
-        z, result = z.flatten(0, -2), known(y).flatten()  # [n_c, d], or [n_c L, d]
-        sums[c] = add_by_owner(z.new_zeros(task.n_classes, z.shape[1]), y.flatten()[result].long(), z[result])
-    if not sums:  # nobody has samples
-        network: Any = networks.backbone.eval()
-        outputs, z = network.outputs_and_features(one_sample(block.federation, network))
-        sums[0] = counts.new_zeros(task.n_classes, z.flatten(outputs.ndim - 1).shape[-1])
-    none = torch.zeros_like(next(iter(sums.values())))
-    return torch.stack([sums.get(c, none) for c in range(len(counts))]), counts
+    network: Any = networks.backbone.eval()
+    outputs, z = network.outputs_and_features(one_sample(block.federation, network))
+    sums = counts.new_zeros(counts.numel(), z.flatten(outputs.ndim - 1).shape[-1])  # [C Y, d]
+    for where, z in features_of(networks, block):
+        y = block.y()[where]
+        place, result = owner_and_class(block.owner[where], y, task.n_classes), known(y).flatten()  # [k], or [k L]
+        add_by_owner(sums, place[result], z.flatten(0, -2)[result])
+    return sums.view(*counts.shape, -1), counts

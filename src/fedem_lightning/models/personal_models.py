@@ -17,9 +17,10 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Task
-from fedem_lightning.models.components import arranged, model_state, stacked_state
+from fedem_lightning.models.client_outputs import Part, client_outputs
+from fedem_lightning.models.components import model_state, stacked_state
 from fedem_lightning.models.em import add_by_owner
-from fedem_lightning.models.tensors import Models, call_with, each_called, share_frozen
+from fedem_lightning.models.tensors import Models, each_called, share_frozen
 from fedem_lightning.settings.errors import UserError
 
 SampleWeights = Callable[[Tensor, Tensor, Block], Tensor]
@@ -60,24 +61,25 @@ class OwnModels(NamedTuple):
     @torch.no_grad()
     def predict(self, block: Block) -> Tensor:
         """Predictions by Eq. 5 with own models: sum_m pi[t, m] h_{t,m}(x), [n, ...]; the block has these clients."""
-        task = block.federation.task
-        return torch.cat([mixed(task, outputs, self.mixture[c]) for c, outputs, _ in self.outputs(block)])
+        task, result = block.federation.task, torch.empty(0)
+        for where, outputs in self.outputs(block):
+            some = mixed(task, outputs, self.mixture[block.owner[where]])  # [k, ...]
+            result = result if len(result) else some.new_empty(len(block.index), *some.shape[1:])
+            result[where] = some
+        return result
 
     @torch.no_grad()
     def losses(self, block: Block) -> Tensor:
         """The losses l(h_{t,m}(x_i), y_i) in nats, [n, M]."""
-        task = block.federation.task
-        result = [torch.stack([task.losses(o, y) for o in outputs]) for _, outputs, y in self.outputs(block)]
-        return torch.cat(result, dim=1).T if result else self.mixture.new_zeros(0, self.mixture.shape[1])
+        y, task = block.y(), block.federation.task
+        result = self.mixture.new_zeros(self.mixture.shape[1], len(y))
+        for where, outputs in self.outputs(block):
+            result[:, where] = torch.stack([task.losses(output, y[where]) for output in outputs]).to(result)
+        return result.T
 
-    def outputs(self, block: Block) -> Iterator[tuple[int, list[Tensor], Tensor]]:
-        """For each client with samples: its index, its models' outputs M x [n_c, ...] in eval mode, and its labels."""
-        self.backbone.eval()
-        dtype, n_models = next(self.backbone.parameters()).dtype, self.mixture.shape[1]
-        present, counts = (result.tolist() for result in block.owner.unique_consecutive(return_counts=True))
-        for c, x, y in zip(present, parts_of(block.x(dtype), counts), block.y().split(counts), strict=True):
-            states = ({n: arranged(t[c, m], t.device) for n, t in self.models.items()} for m in range(n_models))
-            yield c, [call_with(self.backbone, state, x) for state in states], y
+    def outputs(self, block: Block) -> Iterator[Part]:
+        """The models' outputs in eval mode, for some of the samples at a time."""
+        return client_outputs(self.backbone, self.models, block)
 
 
 PersonalModels = SharedModels | OwnModels
@@ -116,15 +118,6 @@ def concatenated(parts: Sequence[OwnModels]) -> OwnModels:
 def broadcast(components: nn.ModuleList, n_clients: int) -> Models:
     """The components as each of C clients receives them: views [C, M, ...]."""
     return {name: tensor.expand(n_clients, *tensor.shape) for name, tensor in stacked_state(components).items()}
-
-
-def parts_of(x: Inputs, counts: Sequence[int]) -> Iterator[Inputs]:
-    """Runs of consecutive samples, of these lengths."""
-    if isinstance(x, Tensor):
-        yield from x.split(list(counts))
-    else:
-        parts = (part.split(list(counts)) for part in x.values())
-        yield from (dict(zip(x, tensors, strict=True)) for tensors in zip(*parts, strict=True))
 
 
 @torch.no_grad()

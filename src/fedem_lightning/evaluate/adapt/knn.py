@@ -13,10 +13,11 @@ from fedem_lightning.data.samples import Arrays
 from fedem_lightning.data.tasks import BinaryClassification, Classification
 from fedem_lightning.evaluate.adapt.base import GRID, Adaptation, Grid, selection_samples
 from fedem_lightning.method import Method
+from fedem_lightning.models.client_outputs import client_outputs
 from fedem_lightning.models.components import model_state
 from fedem_lightning.models.neighbours import FeatureMixture, Neighbours, votes
 from fedem_lightning.models.parts import computed_last, one_sample
-from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means, parts_of
+from fedem_lightning.models.personal_models import OwnModels, PersonalModels, SharedModels, client_means
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -63,7 +64,9 @@ class KNN(Adaptation):
         layer = computed_last(network, one_sample(block.federation, network), "adaptation")
         personal, counts = algorithm.personal_models(block.clients), block.counts()
         base, state = self._base(personal, layer, block)
-        some = call_with(base, _of(state, 0), one_sample(block.federation, base))[0]  # any one has the features' width
+        some = call_with(base, {name: rows[0] for name, rows in state.items()}, one_sample(block.federation, base))[
+            0
+        ]  # any one has the features' width
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])  # [C, K, D]
         labels, positions = counts.new_zeros(2, *shape)  # and 1; 0: none
@@ -112,16 +115,10 @@ class KNN(Adaptation):
         return -torch.logaddexp(share.log() + torch.cat(near).log(), (1 - share).log() + log_p.gather(1, y))
 
 
-def _of(state: Models, c: int) -> Models:
-    return {name: rows[c] for name, rows in state.items()}
-
-
 def _predicted(base: FeatureMixture, state: Models, block: Block) -> tuple[Tensor, Tensor]:
     """Features and log-probabilities of the block's samples, each [n, ...], by their clients' networks."""
-    parts = []
-    for piece in block.pieces():
-        present, counts = (result.tolist() for result in piece.owner.unique_consecutive(return_counts=True))
-        for c, x in zip(present, parts_of(piece.x(base.weights.dtype), counts), strict=True):
-            parts.append(call_with(base, _of(state, c), x))
-    features, log_p = zip(*parts, strict=True)
-    return torch.cat(features), torch.cat(log_p)
+    models, result = {name: rows.unsqueeze(1) for name, rows in state.items()}, list[Tensor]()
+    for where, ((features, log_p),) in client_outputs(base, models, block):
+        result = result or [t.new_empty(len(block.index), t.shape[1]) for t in (features, log_p)]
+        result[0][where], result[1][where] = features, log_p
+    return result[0], result[1]

@@ -11,15 +11,12 @@ from torch.utils._pytree import tree_map
 
 from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import draws_globally, fold
-from fedem_lightning.data.samples import n_values
+from fedem_lightning.data.samples import Inputs, n_values
 from fedem_lightning.local.engine.base import Batch, Engine, LoopEngine, take_step
-from fedem_lightning.local.engine.stacked import StackedBackbone, StackedMixture
 from fedem_lightning.local.solver import Batches, Learner, LocalStep
 from fedem_lightning.models.backbones.layers import is_frozen_norm, padded_norms, padding
-from fedem_lightning.models.tensors import call_with
-
-PADDING = 0.1
-"""Largest number of padded samples for each real sample."""
+from fedem_lightning.models.stacked import PADDING, StackedBackbone, StackedMixture, group_rows
+from fedem_lightning.models.tensors import Models, call_with
 
 CACHE = 2**21
 """Largest number of stacked features on a CPU: 8 MB stay in the cache between forward and backward pass."""
@@ -150,8 +147,27 @@ class VmapEngine(Engine):
                 raise _Disagrees
             if len(keys) > 1:  # a single client's models share samples, which hides mixing
                 self._trusted.add(n_models)
-        objective = functools.partial(self._stacked.objective, step)
+        objective = functools.partial(_objective, self._stacked, step)
         take_step(step, objective, state, batch._replace(size=batch.size.unsqueeze(1), key=keys))
+
+
+def _objective(
+    stacked: StackedBackbone,
+    step: LocalStep,
+    params: Models,
+    buffers: Models,
+    x: Inputs,
+    y: Tensor,
+    weight: Tensor,
+    size: Tensor,
+    keys: Tensor,
+) -> tuple[Tensor, Models]:
+    """Objectives of all learners: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M].
+
+    `buffers` are parameters that do not train in this solve: stacked layers have no buffers of their own.
+    """
+    losses = stacked.losses(step.task, stacked.outputs({**buffers, **params}, x, keys), y)
+    return step.mean_loss(losses, weight, size), {}
 
 
 def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
@@ -166,20 +182,3 @@ def _weights(weights: Tensor | None, positions: Tensor, real: Tensor) -> Tensor:
         return several.transpose(1, 2) * real[:, None, :, None]
     each = weights.T.index_select(1, positions.flatten()).unflatten(1, positions.shape)  # [M, A, B]
     return each.transpose(0, 1) * real.unsqueeze(1)
-
-
-def group_rows(sizes: list[int], padding: float, limit: int) -> list[slice]:
-    """Groups rows with batches of `sizes` (descending) that are stepped together, padded to a group's first row.
-
-    Padding adds at most the fraction `padding` of the real samples; a group of several rows has at most `limit` ones.
-    """
-    spare = padding * sum(sizes)
-    groups, start, waste = [], 0, 0
-    for row, size in enumerate(sizes):
-        added = sizes[start] - size
-        if row > start and (waste + added > spare / 2 or sizes[start] * (row - start + 1) > limit):
-            groups.append(slice(start, row))
-            spare -= waste
-            start, waste, added = row, 0, 0
-        waste += added
-    return [*groups, slice(start, len(sizes))] if sizes else []

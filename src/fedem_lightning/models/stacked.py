@@ -9,21 +9,23 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from fedem_lightning.aggregate import Models
 from fedem_lightning.data.randomness import fold, passes
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import Loss
-from fedem_lightning.local.solver import LocalStep
 from fedem_lightning.models.backbones.layers import Dropout
+from fedem_lightning.models.backbones.networks import LSTM
+from fedem_lightning.models.backbones.pretrained import Pretrained
 from fedem_lightning.models.components import dropout_keys, model_state
 from fedem_lightning.models.mixture_network import ComponentLosses, MixtureNetwork, component_name, unpacked
-from fedem_lightning.models.tensors import call_with
+from fedem_lightning.models.tensors import Models, call_with
 
 
 class StackedLinear(nn.Linear):
-    """`nn.Linear` with weight [A, M, out, in] and bias [A, M, out], M = 1 if shared; frozen ones have no A and M."""
+    """`nn.Linear` with weight [A, M, out, in] and bias [A, M, out]; A, M = 1 if shared, frozen ones have no A and M."""
 
     shape: tuple[int, int, int]  # A clients, M models of each, B samples of each
 
@@ -35,6 +37,8 @@ class StackedLinear(nn.Linear):
         a, m, b = self.shape
         if self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1):
             return super().forward(input)
+        if a > 1 and self.weight.shape[:2] == (1, 1) and (self.bias is None or self.bias.shape[:2] == (1, 1)):
+            return F.linear(input, self.weight[0, 0], None if self.bias is None else self.bias[0, 0])
         n_in, n_out, middle = self.in_features, self.out_features, input.shape[1:-1]
         own = self.weight.shape[1] if self.weight.ndim == 4 else 1  # weights of a client: M or 1
         own_bias = self.bias.shape[1] if self.bias is not None and self.bias.ndim == 3 else 1
@@ -81,6 +85,35 @@ class StackedDropout(Dropout):
         return (each * kept.to(x.dtype) / (1 - self.p)).view_as(x)
 
 
+STACKED_LIMIT_CPU = 200_000
+"""Number of parameters up to which stacking is faster on a CPU; above, the arithmetic itself dominates."""
+
+
+def against_stacking(backbone: nn.Module, device: torch.device) -> str | None:
+    """Why learners, or clients' own models, run faster one by one than stacked; None: they do not.
+
+    Recurrent layers other than LSTM have fused kernels that cannot be stacked. On a CPU convolutions are slower, and
+    more than 200,000 parameters unless they are an LSTM's. Of a network with a frozen body the head alone counts: it
+    runs on features that are computed once.
+    """
+    network = backbone.network if isinstance(backbone, MixtureNetwork) else backbone  # one component of several
+    if isinstance(network, Pretrained) and network.frozen_body:
+        network = network.head
+    unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in network.modules())
+    convolutional = any(isinstance(layer, _ConvNd) for layer in network.modules())
+    recurrent = any(isinstance(layer, LSTM) for layer in network.modules())  # many small products at any size
+    large = sum(p.numel() for p in network.parameters()) > STACKED_LIMIT_CPU and not recurrent
+    reasons = {
+        "its recurrent layers cannot be stacked": unstackable,
+        "convolutions on a CPU": device.type == "cpu" and convolutional,
+        f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": device.type == "cpu" and large,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+PADDING = 0.1
+"""Largest number of padded samples for each real sample."""
+
 STACKED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: StackedLinear, Dropout: StackedDropout}
 
 
@@ -93,12 +126,18 @@ class StackedBackbone:
 
     def __init__(self, backbone: nn.Module) -> None:
         self.expands = False
-        shared = {id(p): p for p in backbone.parameters() if not p.requires_grad}  # the same tensors, not copies
+        tensors = (*backbone.parameters(), *backbone.buffers())
+        shared = {id(t): t for t in tensors if not t.requires_grad}  # the same tensors, not copies
         self._network = copy.deepcopy(backbone, shared).train()
         self.keys = dropout_keys(backbone)  # names of the buffers with keys of random numbers
         self._layers = [layer for layer in self._network.modules() if type(layer) in STACKED]
         for layer in self._layers:
             layer.__class__ = STACKED[type(layer)]
+
+    def eval(self) -> "StackedBackbone":
+        """Puts the layers in eval mode."""
+        self._network.eval()
+        return self
 
     @staticmethod
     def of(backbone: nn.Module) -> "StackedBackbone | None":
@@ -127,24 +166,6 @@ class StackedBackbone:
             return False
         return bool((result - expected).norm() <= 0.02 * expected.norm())  # above the rounding error of bfloat16
 
-    def objective(
-        self,
-        step: LocalStep,
-        params: Models,
-        buffers: Models,
-        x: Inputs,
-        y: Tensor,
-        weight: Tensor,
-        size: Tensor,
-        keys: Tensor,
-    ) -> tuple[Tensor, Models]:
-        """Objectives of all learners: x, y [A, B, ...], weight [A, M, B], size [A, 1], keys [A, M] -> [A, M].
-
-        `buffers` are parameters that do not train in this solve: stacked layers have no buffers of their own.
-        """
-        losses = self.losses(step.task, self.outputs({**buffers, **params}, x, keys), y)
-        return step.mean_loss(losses, weight, size), {}
-
     def losses(self, task: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         """Losses of all samples: outputs [A, M, B, ...], y [A, B, ...] -> [A, M, B]."""
         a, m = outputs.shape[:2]
@@ -154,10 +175,10 @@ class StackedBackbone:
     def outputs(self, params: Models, x: Inputs, keys: Tensor) -> Tensor:
         """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A, M, B, ...].
 
-        Parameters and keys that a client's models share are [A, 1, ...].
+        Parameters and keys that a client's models share are [A, 1, ...], parameters that all learners share [1, 1, ...].
         """
         some = x if isinstance(x, Tensor) else next(iter(x.values()))  # [A, B, ...]
-        n_models = max(p.shape[1] for p in params.values())
+        n_models = max(keys.shape[1], *(p.shape[1] for p in params.values()))
         shape = (len(keys), n_models, some.shape[1])
         for layer in self._layers:
             layer.shape = shape  # type: ignore[assignment]
@@ -182,3 +203,23 @@ class StackedMixture(StackedBackbone):
     def outputs(self, params: Models, x: Inputs, keys: Tensor) -> Tensor:
         """Outputs of all components: params [A, 1, ...], x [A, B, ...], keys [A, 1] -> [A, 1, B, M, ...]."""
         return super().outputs(unpacked(params, 1), x, keys).transpose(1, 2).unsqueeze(1)
+
+
+def group_rows(sizes: list[int], padding: float, limit: int, most: int = 2**62) -> list[slice]:
+    """Groups rows with batches of `sizes` (descending) that are stepped together, padded to a group's first row.
+
+    Padding adds at most the fraction `padding` of the real samples; a group of several rows has at most `limit` ones,
+    and at most `most` rows.
+    """
+    spare = padding * sum(sizes)
+    groups, start, waste = [], 0, 0
+    for row, size in enumerate(sizes):
+        added = sizes[start] - size
+        if row > start and (
+            waste + added > spare / 2 or sizes[start] * (row - start + 1) > limit or row - start >= most
+        ):
+            groups.append(slice(start, row))
+            spare -= waste
+            start, waste, added = row, 0, 0
+        waste += added
+    return [*groups, slice(start, len(sizes))] if sizes else []
