@@ -70,9 +70,12 @@ def work(size: Size, data: SyntheticMixture, model: FedEM) -> int:
 PERSONAL: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("FedAvg", "FedPer", "Local", "Ditto", "FedRep", "APFL", "FedBN", "PFedMe", "L2SGD")},
     **{name: {} for name in ("LGFedAvg", "FedBABU", "FedRoD", "FedProto", "FedALA", "PerFedAvg", "FedEM")},
-    **{name: {"n_clusters": 3} for name in ("HypCluster",)},
+    **{name: {"n_components": 3} for name in ("HypCluster",)},
     **{"UserCentric": {"n_streams": 3}, "Clustered": {}, "FedFOMO": {"participation": 20}, "DFedEM": {}},
-    **{f"FedAvg, {kind.__name__}": {"adaptation": kind} for kind in vars(adapt).values() if isinstance(kind, type)},
+    **{
+        f"FedAvg, {kind.__name__}": {"adaptation": kind}
+        for kind in (adapt.Finetune, adapt.Dapper, adapt.Interpolate, adapt.KNN)
+    },
 }
 """Methods with their options."""
 

@@ -65,10 +65,22 @@ def client_outputs(network: nn.Module, models: Models, block: Block) -> Iterator
                 yield part
     except RuntimeError:  # torch.func has no rule for an operation, or the outputs are not those of the network alone
         way.alone = True
-    everything = torch.arange(len(block.index), device=counts.device).split(counts.tolist())
-    for c in left.nonzero().squeeze(1).tolist():
-        x = block.federation.samples.features(block.index[everything[c]], like.dtype)
-        yield Part(everything[c], _of_one(network, models, c, x))
+    yield from _one_by_one(network, models, block, left)
+
+
+def _one_by_one(network: nn.Module, models: Models, block: Block, counts: Tensor) -> Iterator[Part]:
+    """Outputs of the clients with `counts` [C] above 0, one after the other, in parts of about `block.most`."""
+    present = counts.nonzero().squeeze(1)
+    sizes = counts[present]
+    _, lengths = ((sizes.cumsum(0) - sizes) // block.most).unique_consecutive(return_counts=True)
+    rest = (counts > 0)[block.owner].nonzero().squeeze(1)
+    for clients, each in zip(present.split(lengths.tolist()), sizes.split(lengths.tolist()), strict=True):
+        where, rest = rest.split([int(each.sum()), len(rest) - int(each.sum())])
+        x = block.federation.samples.features(block.index[where], next(network.parameters()).dtype)
+        starts, outputs = (each.cumsum(0) - each).tolist(), []
+        for c, start, n in zip(clients.tolist(), starts, each.tolist(), strict=True):
+            outputs.append(_of_one(network, models, c, tree_map(lambda t, run=slice(start, start + n): t[run], x)))
+        yield Part(where, tree_map(lambda *parts: torch.cat(parts), *outputs))
 
 
 def _of_one(network: nn.Module, models: Models, c: int, x: Inputs) -> list[Any]:

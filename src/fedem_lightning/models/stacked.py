@@ -175,7 +175,7 @@ class StackedBackbone:
     def outputs(self, params: Models, x: Inputs, keys: Tensor) -> Tensor:
         """Outputs of every learner: params [A, M, ...], x [A, B, ...], keys [A, M] -> [A, M, B, ...].
 
-        Parameters and keys that a client's models share are [A, 1, ...], parameters that all learners share [1, 1, ...].
+        What a client's models share is [A, 1, ...], and a parameter that all learners share [1, 1, ...].
         """
         some = x if isinstance(x, Tensor) else next(iter(x.values()))  # [A, B, ...]
         n_models = max(keys.shape[1], *(p.shape[1] for p in params.values()))
