@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedem_lightning as fl
-from fedem_lightning.data.block import Block
+from fedem_lightning.data.federation import Block
 from fedem_lightning.models import client_outputs as module
 from fedem_lightning.models.components import make_components, model_state
 from fedem_lightning.models.personal_models import OwnModels
