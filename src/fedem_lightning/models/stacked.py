@@ -99,14 +99,15 @@ def against_stacking(backbone: nn.Module, device: torch.device) -> str | None:
     network = backbone.network if isinstance(backbone, MixtureNetwork) else backbone  # one component of several
     if isinstance(network, Pretrained) and network.frozen_body:
         network = network.head
+    on_cpu = device.type == "cpu"
     unstackable = any(isinstance(layer, nn.RNNBase) and not isinstance(layer, LSTM) for layer in network.modules())
     convolutional = any(isinstance(layer, _ConvNd) for layer in network.modules())
     recurrent = any(isinstance(layer, LSTM) for layer in network.modules())  # many small products at any size
     large = sum(p.numel() for p in network.parameters()) > STACKED_LIMIT_CPU and not recurrent
     reasons = {
         "its recurrent layers cannot be stacked": unstackable,
-        "convolutions on a CPU": device.type == "cpu" and convolutional,
-        f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": device.type == "cpu" and large,
+        "convolutions on a CPU": on_cpu and convolutional,
+        f"more than {STACKED_LIMIT_CPU:,} parameters on a CPU": on_cpu and large,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
