@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedem_lightning import UserError
-from fedem_lightning.aggregate.topology import Graph, Topology, Weights, mixing_matrix, spectral_gap
+from fedem_lightning.aggregate.topology import Graph, Topology, mixing_matrix, spectral_gap
 
 pytestmark = pytest.mark.fast
 

@@ -17,10 +17,9 @@ from scipy.sparse.csgraph import connected_components
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.errors import UserError, imported, require
-from fedem_lightning.settings.ranges import PositiveShare
+from fedem_lightning.settings.ranges import PositiveShare, Weights
 
 Graph = Literal["erdos_renyi", "ring", "complete"]
-Weights = Literal["metropolis", "fmmc"]
 
 _KEY, _FMMC = "algorithm.topology", "algorithm.topology.weights=fmmc"
 _DRAWS = 100  # attempts to draw a connected Erdos-Renyi graph

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import Interrupted, require
+from fedem_lightning.settings.startup import loading
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -19,8 +20,10 @@ def main(arguments: list[str] | None = None) -> None:
         require(bool(words) or data is not None, "DATA: expected a file, a folder, or words such as +experiment=digits")
         if data is not None and any(word.startswith("dataset=") for word in words):
             require(False, f"DATA: {data} and dataset=... both name data; give one")
+        _check(chosen, data, words)
         print("loading PyTorch and Lightning ...", flush=True)
-        from fedem_lightning.comparison.comparing import compare  # slow
+        with loading():
+            from fedem_lightning.comparison.comparing import compare  # slow
 
         columns = {"label": chosen.label, "client": chosen.client}
         budget = {"minutes": chosen.minutes, "trials": chosen.trials, "seeds": chosen.seeds}
@@ -29,6 +32,18 @@ def main(arguments: list[str] | None = None) -> None:
         except Interrupted:
             print("stopped; the same command goes on", file=sys.stderr)
             sys.exit(1)
+
+
+def _check(chosen: argparse.Namespace, data: str | None, words: list[str]) -> None:
+    """UserError for what is wrong, as far as can be seen before PyTorch is loaded."""
+    from fedem_lightning.comparison.inputs import words_of
+    from fedem_lightning.comparison.trials import candidates
+    from fedem_lightning.run.command_line import composed
+    from fedem_lightning.run.gate import check_configuration, keys_typed
+
+    candidates(chosen.methods, linear=True)
+    config = composed([*words_of(data, chosen.label, chosen.client), *words, "algorithm=fedavg"])
+    check_configuration(config, keys_typed(words))
 
 
 def _is_path(word: str) -> bool:

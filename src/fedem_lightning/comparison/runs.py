@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
@@ -23,12 +22,11 @@ from fedem_lightning.data import FederatedDataModule
 from fedem_lightning.models.backbones import Linear
 from fedem_lightning.run.building import with_features
 from fedem_lightning.run.callbacks import BestRound
-from fedem_lightning.run.command_line import not_composed
+from fedem_lightning.run.command_line import composed
 from fedem_lightning.run.execute import run
-from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
 from fedem_lightning.settings.errors import Diverged, NoUpdateLeft
 from fedem_lightning.settings.files import write_atomically
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
+from fedem_lightning.settings.keys import CALLS_RUN
 from fedem_lightning.settings.measures import HIGHER_IS_BETTER, headline
 
 Source = Callable[[int], FederatedDataModule]
@@ -154,11 +152,7 @@ class Runs:
         """The configuration of a run, with the choices that made it under `chosen`; composed once for each method."""
         every = (*self.words, *words)
         if every not in self._configs:
-            try:
-                with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-                    config = compose("config", [*every], return_hydra_config=True)
-            except Exception as error:
-                raise not_composed(error, every) from error
+            config = composed([*every], return_hydra_config=True)
             with open_dict(config):
                 config.chosen = dict(config.hydra.runtime.choices)
                 del config["hydra"]

@@ -4,11 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fedem_lightning.data.sources import SOURCES, fetch, kept_copy
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.startup import loading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,15 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compose(overrides: list[str]) -> DictConfig:
-    from fedem_lightning.run.command_line import composed
-    from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
-
-    return composed(overrides)
-
-
 def _download(chosen: argparse.Namespace) -> None:
-    data_dir = _compose(chosen.overrides).data_dir
+    from fedem_lightning.run.command_line import composed
+
+    data_dir = composed(chosen.overrides).data_dir
     require(isinstance(data_dir, str), f"data_dir: expected text, got {data_dir}")
     folder = Path(data_dir).expanduser()
     here = kept_copy(chosen.name, folder)
@@ -58,15 +54,19 @@ def _download(chosen: argparse.Namespace) -> None:
 
 
 def _describe(chosen: argparse.Namespace) -> None:
-    config = _compose([f"dataset={chosen.dataset}", *chosen.overrides])
     from hydra.utils import instantiate
     from rich.console import Console
     from rich.table import Table
 
-    from fedem_lightning.data.arrays import printable
-    from fedem_lightning.run.gate import check_group
+    from fedem_lightning.run.command_line import composed
+    from fedem_lightning.run.gate import check_group, keys_typed
 
-    check_group("dataset", OmegaConf.to_container(config.dataset, resolve=True))
+    config = composed([f"dataset={chosen.dataset}", *chosen.overrides])
+    options = OmegaConf.to_container(config.dataset, resolve=True)
+    check_group("dataset", options, keys_typed(chosen.overrides))
+    with loading():
+        from fedem_lightning.data.arrays import printable
+    check_group("dataset", options)
     table = Table(show_header=False)
     for name, value in describe(instantiate(config.dataset).federation).items():
         table.add_row(name.replace("_", " "), printable(repr(value) if name == "vocabulary" else str(value)))

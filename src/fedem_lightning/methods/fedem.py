@@ -15,7 +15,7 @@ from torch import Tensor
 from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.tasks import known
-from fedem_lightning.methods.initialization import Initialization, WarmUp
+from fedem_lightning.methods.initialization import WarmUp
 from fedem_lightning.methods.sharing import Shared, mixture_of
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.em import add_by_owner, mixture_losses, mixture_weights, responsibilities
@@ -23,7 +23,7 @@ from fedem_lightning.models.heads import owner_and_class
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checks import check_classes
-from fedem_lightning.settings.ranges import Count, PositiveInt
+from fedem_lightning.settings.ranges import Count, Initialization, PositiveInt
 from fedem_lightning.state.history import Round
 
 

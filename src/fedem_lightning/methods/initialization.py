@@ -1,11 +1,10 @@
 """How the components of a mixture begin: the warm-up of one model, and starting points trained on single clients."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from pytorch_lightning.utilities import rank_zero_only
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Mean, Means, Models, Update, WeightedMean
@@ -17,6 +16,7 @@ from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.personal_models import client_means, component_losses
 from fedem_lightning.models.tensors import call_with
 from fedem_lightning.module.client_updates import count_special_round
+from fedem_lightning.settings.ranges import Initialization
 from fedem_lightning.state.history import Round
 
 
@@ -54,6 +54,8 @@ def clustered_models(algorithm: Method, federation: Federation, epochs: int) -> 
 
 def _groups(losses: np.ndarray, chosen: np.ndarray, n_groups: int, seed: int) -> np.ndarray:
     """Groups of P candidates, int64 [P], by their losses [P, R] under the models of R of them; no order matters."""
+    from sklearn.cluster import KMeans  # slow, and of no use to other methods
+
     losses = np.minimum(losses, losses[np.isfinite(losses)].max(initial=0.0))
     own = np.zeros(losses.shape, dtype=bool)
     own[chosen, np.arange(len(chosen))] = True
@@ -99,8 +101,6 @@ def _mean_losses(algorithm: Method, federation: Federation, candidates: Tensor, 
         sums.index_add_(0, piece.owner, losses.to(sums))
     return (sums / block.counts()).nan_to_num(torch.inf, torch.inf)
 
-
-Initialization = Literal["auto", "clusters", "random", "shared"]
 
 PATIENCE, LEAST_GAIN, LONGEST = 3, 0.03, 0.2
 """A warm-up ends when the validation loss has fallen by less than this share within so many rounds, or after this share

@@ -1,13 +1,12 @@
 """Refuses options of Lightning's Trainer that have no meaning here: an epoch is a round, its one batch all clients."""
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import pytorch_lightning as pl
-from annotated_types import Predicate
 
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import Count, PositiveInt
+from fedem_lightning.settings.ranges import PRECISIONS
 from fedem_lightning.state.processes import require_ddp
 
 REFUSED_CALLBACKS = {
@@ -20,27 +19,6 @@ REFUSED_CALLBACKS = {
     "BaseFinetuning": "freeze parameters of the backbone instead (requires_grad=False)",
 }
 """What to use instead, by the name of the class."""
-
-PRECISIONS = ("32-true", "64-true", "bf16-mixed")
-Precision = Annotated[
-    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64],
-    "32-true, 64-true, bf16-mixed",
-]  # the last five are Lightning's other names
-Devices = Annotated[
-    PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda text: text[:1].isdigit())],
-    "a number of processes, auto, a list of GPUs",
-]
-TRAINER: dict[str, Any] = {
-    "max_epochs": Count,
-    "min_epochs": Count | None,
-    "check_val_every_n_epoch": PositiveInt | None,
-    "devices": Devices | None,
-    "num_nodes": PositiveInt,
-    "precision": Precision | None,
-    "deterministic": bool | Literal["warn"] | None,
-    "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
-}
-"""What a configuration may give the Trainer, where Lightning's annotations allow more than ends well."""
 
 
 def check_trainer(trainer: pl.Trainer, schedule: str = "constant", private: bool = False) -> None:

@@ -4,13 +4,15 @@ import argparse
 from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
+from fedem_lightning.settings.startup import loading
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; a user's mistake ends it with one line and exit code 2."""
     with one_line_for_mistakes():
         chosen = parser().parse_args(arguments)
-        from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
+        with loading():
+            from fedem_lightning.report.command import make_report  # takes seconds, which --help should not
 
         make_report(chosen)
 

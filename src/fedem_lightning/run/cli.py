@@ -21,7 +21,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import fedem_lightning
-import fedem_lightning.settings.configs
 from fedem_lightning.run.command_line import (
     check_words,
     not_composed,
@@ -32,7 +31,7 @@ from fedem_lightning.run.command_line import (
 from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
 from fedem_lightning.settings.errors import Interrupted, UserError
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
-from fedem_lightning.settings.startup import is_worker_rank
+from fedem_lightning.settings.startup import is_worker_rank, loading
 
 _typed: list[str] = []  # the words of the command line
 _sweep_goes_on = ""  # how to continue the sweep to which the present job belongs
@@ -54,13 +53,11 @@ def _hydra_main(config: DictConfig) -> float | None:
     folder = Path(hydra_config.runtime.output_dir)
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, typed)
-    if "torch" not in sys.modules and not is_worker_rank():
-        print("loading PyTorch and Lightning ...", flush=True)
-    from fedem_lightning.run.execute import run
-    from fedem_lightning.settings.measures import headline
-
-    warnings.formatwarning = warning_line  # Lightning has put its own in its place
     try:
+        _load(config, typed)
+        from fedem_lightning.run.execute import run
+        from fedem_lightning.settings.measures import headline
+
         results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
     except Interrupted as stop:
         _stop(f"{stop}{_sweep_goes_on}")  # a sweep ends, too
@@ -74,6 +71,18 @@ def _hydra_main(config: DictConfig) -> float | None:
             remove_if_empty(folder)
     val = results.get("val")
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
+
+
+def _load(config: DictConfig, typed: list[str]) -> None:
+    """Loads what a run needs, once the configuration is known to be right as far as can be seen without it."""
+    if "torch" not in sys.modules and not is_worker_rank():
+        from fedem_lightning.run.gate import check_configuration, keys_typed  # Pydantic
+
+        check_configuration(config, keys_typed(typed))
+        print("loading PyTorch and Lightning ...", flush=True)
+    with loading():
+        pass
+    warnings.formatwarning = warning_line  # Lightning has put its own in its place
 
 
 def called_by(chosen: Mapping[str, Any]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
+from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
 from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
 

@@ -6,23 +6,19 @@ that cost nothing, such as optimisers and an adaptation, are made once, so that 
 
 import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import torch
 from annotated_types import MinLen
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fedem_lightning.aggregate.topology import Weights
-from fedem_lightning.local.optimizers import ClientOptimizer, ClientSGD
-from fedem_lightning.methods.initialization import Initialization
-from fedem_lightning.module.trainer_options import TRAINER
 from fedem_lightning.run.commands import user_message
 from fedem_lightning.settings.check import AllowedValues, parameters
 from fedem_lightning.settings.errors import UserError, given, meant, one_line, require
 from fedem_lightning.settings.keys import GROUPS, HANDED, LOOKS, NAMED, NEEDED, flatten, shipped
-from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed
+from fedem_lightning.settings.ranges import TRAINER, Initialization, Positive, PositiveInt, Seed, Weights
+from fedem_lightning.settings.signatures import signature
 
 _OWN: dict[str, Any] = {
     "fidelity": Literal["paper", "reference"],
@@ -50,8 +46,12 @@ _CHEAP = ("algorithm.", "adaptation", "aggregation", "faults", "compression", "e
 """What stands under these keys is made for a try."""
 
 
-def check_configuration(config: DictConfig) -> None:
-    """Checks what the run reads, and the arguments of everything that it will make; UserError: the first wrong key."""
+def check_configuration(config: DictConfig, typed: Collection[str] | None = None) -> None:
+    """Checks what the run reads, and the arguments of everything that it will make; UserError: the first wrong key.
+
+    With the keys that the user has `typed` it takes no time: it imports no class and makes nothing, and leaves to the
+    next call, which has none, what only another package's class or a constructor can say.
+    """
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     values |= {key: None for key in _MAY_MISS if values.get(key) == "???"}
     missing = [key for key, value in flatten(values).items() if value == "???"]
@@ -70,7 +70,12 @@ def check_configuration(config: DictConfig) -> None:
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
         require(read is not None, f"{key}: nothing reads this key{meant(key, [*_OWN, *GROUPS, 'experiment'])}")
     for group in GROUPS:
-        check_group(group, values.get(group))
+        check_group(group, values.get(group), typed)
+
+
+def keys_typed(overrides: Sequence[str]) -> set[str]:
+    """The keys of the words that a user has typed."""
+    return {word.lstrip("+").partition("=")[0] for word in overrides}
 
 
 def _reads(text: str) -> list[str]:
@@ -78,7 +83,7 @@ def _reads(text: str) -> list[str]:
     return re.findall(r"\b(?:learning_rates|method_settings)\.[\w.]+", text)
 
 
-def check_group(group: str, value: Any) -> None:
+def check_group(group: str, value: Any, typed: Collection[str] | None = None) -> None:
     """Checks what a configuration has under one of its groups, without interpolations; see `check_configuration`."""
     if group in NAMED:
         AllowedValues(Mapping[str, Mapping[str, Any] | None] | None).check(group, value)
@@ -87,38 +92,44 @@ def check_group(group: str, value: Any) -> None:
         parts = {group: value} if value or group in NEEDED else {}
     for key, part in parts.items():
         AllowedValues(Mapping[str, Any]).check(key, part)
-        _check_part(key, {"_target_": None, **part})
+        _check_part(key, {"_target_": None, **part}, typed)
 
 
-def _check_part(key: str, part: dict[str, Any]) -> None:
+def _check_part(key: str, part: dict[str, Any], typed: Collection[str] | None) -> None:
     """Checks the arguments of what a part of a configuration makes; makes it, too, if it costs nothing."""
-    target, handed = _target(f"{key}._target_", part["_target_"]), HANDED.get(key, ())
-    takes = parameters(target)
+    path, handed = part["_target_"], HANDED.get(key, ())
+    takes = parameters(_target(f"{key}._target_", path)) if typed is None else signature(str(path))
     known = takes.known | {name: AllowedValues(hint) for name, hint in _OTHER_VALUES.get(key, {}).items()}
     for name, value in part.items():
-        path = f"{key}.{name}"
-        if name.startswith("_") or (key == "backbone" and value is None) or path in LOOKS:
+        place = f"{key}.{name}"
+        if name.startswith("_") or (key == "backbone" and value is None) or place in LOOKS:
             continue  # a null of the backbone's is for the data to say
-        taken, kind = name not in handed and (takes.open or name in known), part["_target_"].rpartition(".")[2]
-        require(taken, f"{path}: {kind} takes no such argument{meant(name, known.keys() - {*handed})}")
-        if not _check_within(path, value) and name in known:
-            known[name].check(path, value)
-    if key.startswith(_CHEAP):
+        taken = name not in handed and (takes.open or name in known)
+        if not taken and (
+            typed is None or place in typed
+        ):  # else a class of the user's own has taken the choice's place
+            kind = path.rpartition(".")[2]
+            raise UserError(f"{place}: {kind} takes no such argument{meant(name, known.keys() - {*handed})}")
+        if not _check_within(place, value, typed) and name in known:
+            known[name].check(place, value)
+    if typed is None and key.startswith(_CHEAP):
         try:
             made = instantiate(part)
             if part.get("_partial_") and "optimizer" in key:
+                import torch  # slow
+
                 made([torch.nn.Parameter(torch.zeros(1))])  # torch's annotations say no ranges
         except Exception as error:  # of any class
             raise UserError(user_message(error, key) or f"{key}: {one_line(error)}") from error
 
 
-def _check_within(path: str, value: Any) -> bool:
+def _check_within(path: str, value: Any, typed: Collection[str] | None) -> bool:
     """Checks the parts in a value; whether there are any."""
     if isinstance(value, dict) and "_target_" in value:
-        _check_part(path, value)
+        _check_part(path, value, typed)
         return True
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return any([_check_within(f"{path}.{name}", part) for name, part in inner])
+    return any([_check_within(f"{path}.{name}", part, typed) for name, part in inner])
 
 
 def _target(key: str, path: Any) -> Callable[..., Any]:
@@ -140,7 +151,9 @@ def own_targets(config: DictConfig, overrides: Sequence[str]) -> dict[str, str]:
     optimiser: its rate is one that the user has typed, or its default. It returns {"backbone": "Net"}, the name that
     replaces the choice's; {}: the network is a choice.
     """
-    typed = {word.lstrip("+").partition("=")[0] for word in overrides}
+    from fedem_lightning.local.optimizers import ClientOptimizer, ClientSGD  # PyTorch
+
+    typed = keys_typed(overrides)
     steps, passes = "algorithm.local_steps", "algorithm.local_epochs"
     sets_passes = passes in typed or OmegaConf.select(config, passes) not in (None, 1)
     if sets_passes and not typed & {steps, "local_training.local_steps"}:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedem_lightning.run.commands import Parser, one_line_for_mistakes
 from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.startup import loading
 
 RUN = "a run's folder, a .ckpt file, or clients' models (.safetensors)"
 
@@ -26,7 +27,9 @@ def main_of(command: str) -> Callable[..., None]:
             several = "a package of yours that RUN's model needs; can be given several times"
             parser.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=several)
             chosen = parser.parse_args(arguments)
-            getattr(import_module(f"fedem_lightning.serving.{place}"), command)(chosen)
+            with loading():
+                module = import_module(f"fedem_lightning.serving.{place}")
+            getattr(module, command)(chosen)
 
     return main
 

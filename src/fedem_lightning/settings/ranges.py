@@ -1,7 +1,7 @@
 """Ranges of numbers, for annotations; a text among them is what a message says in place of the range."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
 from pydantic import AllowInfNan
@@ -47,3 +47,25 @@ Fractions = Annotated[
     Predicate(lambda shares: shares[0] > 0 and abs(sum(shares) - 1) < 1e-9),
     "train > 0, val >= 0, test >= 0 with sum 1",
 ]
+Weights = Literal["metropolis", "fmmc"]
+Initialization = Literal["auto", "clusters", "random", "shared"]
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+Precision = Annotated[
+    Literal["32-true", "64-true", "bf16-mixed", "32", "64", "bf16", 32, 64],
+    "32-true, 64-true, bf16-mixed",
+]  # the last five are Lightning's other names
+Devices = Annotated[
+    PositiveInt | Literal["auto", -1] | Sequence[Count] | Annotated[str, Predicate(lambda text: text[:1].isdigit())],
+    "a number of processes, auto, a list of GPUs",
+]
+TRAINER: dict[str, Any] = {
+    "max_epochs": Count,
+    "min_epochs": Count | None,
+    "check_val_every_n_epoch": PositiveInt | None,
+    "devices": Devices | None,
+    "num_nodes": PositiveInt,
+    "precision": Precision | None,
+    "deterministic": bool | Literal["warn"] | None,
+    "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
+}
+"""What a configuration may give the Trainer, where Lightning's annotations allow more than ends well."""

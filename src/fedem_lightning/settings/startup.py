@@ -3,6 +3,7 @@
 Imports are light.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def quieten_lightning() -> None:
@@ -17,6 +20,19 @@ def quieten_lightning() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(f"{name}.utilities.rank_zero").addFilter(lambda record: "Tip: " not in str(record.msg))
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Within it Python does not look for garbage, a quarter of the time of loading; nor later among what was loaded."""
+    new = "numpy" not in sys.modules
+    gc.disable()
+    try:
+        yield
+    finally:
+        if new:
+            gc.freeze()
+        gc.enable()
 
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # options of glibc's mallopt, from malloc.h

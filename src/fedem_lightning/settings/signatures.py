@@ -1,0 +1,111 @@
+"""Parameters of classes, read in the source, which takes no time: to import them is to load PyTorch."""
+
+import ast
+import functools
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Any
+
+from fedem_lightning.settings.check import AllowedValues, Parameters
+
+_READ = ("fedem_lightning", "pytorch_lightning", "lightning_fabric")
+"""Packages whose source is read; of a user's own class, or of PyTorch's, nothing is known here."""
+_LIGHT = ("typing", "collections.abc", "annotated_types", "pydantic", "pathlib", "fedem_lightning.settings")
+"""Of these modules, names in annotations are what they are; a class of any other one stands for any value."""
+
+
+class _Module(dict[str, Any]):
+    """The values that a module's names have in annotations, each once it is asked for; KeyError: nobody knows."""
+
+    def __init__(self, name: str) -> None:
+        top, *inner = name.split(".")
+        home = find_spec(top) if top in _READ else None
+        place = Path(home.origin).parent.joinpath(*inner) if home and home.origin else Path("nowhere")
+        files = (place / "__init__.pyi", place / "__init__.py", place.with_suffix(".py"))
+        file = next(filter(Path.is_file, files), None)
+        package = name if file and file.stem == "__init__" else name.rpartition(".")[0]
+        self._nodes: dict[str, ast.stmt | ast.expr] = {}
+        self._imports: dict[str, tuple[str, str]] = {}
+        for node in ast.parse(file.read_text(encoding="utf-8")).body if file else []:
+            if isinstance(node, ast.ImportFrom):
+                source = resolve_name("." * node.level + (node.module or ""), package)
+                self._imports |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                self._nodes[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._nodes[node.targets[0].id] = node.value
+
+    def __missing__(self, name: str) -> Any:
+        source, there = self._imports.get(name, ("", name))
+        if source.startswith(_LIGHT):
+            return getattr(import_module(source), there)
+        module, node = self.found(name)
+        return module.value(node) if isinstance(node, ast.expr) else Any
+
+    def found(self, name: str) -> tuple["_Module", ast.stmt | ast.expr]:
+        """What defines a name, and the module where it stands."""
+        if name in self._imports:
+            source, there = self._imports[name]
+            return _module(source).found(there)
+        return self, self._nodes[name]
+
+    def value(self, annotation: ast.expr | None) -> Any:
+        """What an annotation allows; `Any`, if something in it is not known here."""
+        try:
+            return eval(ast.unparse(annotation), {}, self) if annotation else Any
+        except Exception:  # of whatever somebody's annotation does with what stands for any value
+            return Any
+
+
+_module = functools.cache(_Module)
+
+
+@functools.cache
+def signature(path: str) -> Parameters:
+    """As `parameters` of what an import path means; anything is taken by what is not known here."""
+    module, _, name = path.rpartition(".")
+    try:
+        return _parameters(*_module(module).found(name))
+    except KeyError:
+        return Parameters({}, open=True)
+
+
+def _parameters(module: _Module, node: ast.stmt | ast.expr) -> Parameters:
+    known: dict[str, AllowedValues] = {}
+    for place, call in _calls(module, node):
+        if call is None:
+            return Parameters(known, open=True)
+        if isinstance(call, ast.ClassDef):
+            fields = {p.target: p.annotation for p in call.body if isinstance(p, ast.AnnAssign)}
+        else:
+            fields = {ast.Name(one.arg): one.annotation for one in [*call.args.args, *call.args.kwonlyargs]}
+        named = {ast.unparse(name): AllowedValues(place.value(hint)) for name, hint in fields.items()}
+        known = {name: value for name, value in named.items() if name != "self"} | known
+        if isinstance(call, ast.ClassDef):  # fields of base classes follow
+            continue
+        if (rest := call.args.kwarg) is None:
+            break
+        if isinstance(rest.annotation, ast.Subscript) and isinstance(rest.annotation.slice, ast.Tuple):
+            for group in rest.annotation.slice.elts[1:]:
+                known = _parameters(*place.found(ast.unparse(group))).known | known
+            break
+    return Parameters(known, open=False)
+
+
+def _calls(module: _Module, node: Any) -> Iterator[tuple[_Module, Any]]:
+    """What takes the arguments: functions, dataclasses, those of base classes last; None: something unknown."""
+    if isinstance(node, ast.FunctionDef):
+        yield module, node
+        return
+    inits = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    marks = " ".join(map(ast.unparse, node.decorator_list))
+    yield from ((module, call) for call in inits or [node] * ("dataclass" in marks))
+    for base in node.bases:
+        try:
+            found = module.found(ast.unparse(base))
+        except KeyError:  # of another package
+            yield module, None
+        else:
+            yield from _calls(*found)
