@@ -9,6 +9,7 @@ import pytest
 
 from fedem_lightning import UserError
 from fedem_lightning.aggregate.topology import Graph, Topology, mixing_matrix, spectral_gap
+from fedem_lightning.settings.ranges import Weights
 
 pytestmark = pytest.mark.fast
 

@@ -31,6 +31,7 @@ except SystemExit:
     pass
 print(json.dumps(sorted(sys.modules)))
 """
+LIBRARIES = ["torch", "pytorch_lightning", "torchmetrics", "torchvision", "numpy", "pandas", "scipy", "sklearn"]
 QUICK = {
     "import": ["fedem_lightning.settings.startup"],
     "help": ["fedem_lightning", "--help"],
@@ -54,6 +55,38 @@ def test_what_is_answered_at_once_loads_nothing_that_takes_seconds(name: str, tm
     loaded = json.loads(done.stdout.splitlines()[-1])
     assert "fedem_lightning" in loaded
     assert [module for module in HEAVY if module in loaded] == []
+
+
+WRONG = {
+    "misspelt key": ["fedem_lightning", "algoritm=fedem"],
+    "misspelt choice": ["fedem_lightning", "algorithm=fedme"],
+    "misspelt rate": ["fedem_lightning", "learning_rates.fedm=1"],
+    "no text": ["fedem_lightning", "algorithm.n_components=three"],
+    "in a sweep": ["fedem_lightning", "-m", "algorithm.n_components=three,four"],
+    "tuning": ["fedem_lightning", "-m", "+tune=learning_rate", "algorithm.n_components=three"],
+    "Trainer": ["fedem_lightning", "trainer.max_epochs=x"],
+    "no such option of the Trainer": ["fedem_lightning", "+trainer.max_epoch=3"],
+    "the run's own": ["fedem_lightning", "scores=x"],
+    "range": ["fedem_lightning", "faults=dropout", "faults.share=2"],
+    "added key": ["fedem_lightning", "+algorithm.momentm=0.9"],
+    "compare, key": ["fedem_lightning.compare", "+experiment=digits", "algoritm=fedem"],
+    "compare, value": ["fedem_lightning.compare", "+experiment=digits", "trainer.max_epochs=x"],
+    "compare, method": ["fedem_lightning.compare", "+experiment=digits", "--methods", "fedme"],
+    "data": ["fedem_lightning.data", "describe", "digits", "dataset.alpha=x"],
+    "report": ["fedem_lightning.report", "--ou", "x"],
+    **{name: [f"fedem_lightning.{name}", "--ot", "x"] for name in ("personalize", "predict", "evaluate", "export")},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_refused_before_pytorch_is_loaded(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SHOW_LOADED, *WRONG[name]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert [module for module in LIBRARIES if module in loaded] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_loads_no_pytorch(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.preprocessing import StandardScaler
 
 from fedem_lightning.data.arrays import (
     LARGEST_Y,
@@ -67,6 +66,8 @@ class TaskOptions:
         weights = class_weights(self.class_weights, y[train], n_classes)
         units: Any = (None, None)
         if self.task == "regression" and self.standardize_targets and train.any():
+            from sklearn.preprocessing import StandardScaler  # slow, and of use to regressions alone
+
             with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
                 result = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
             units = (np.nan_to_num(result.mean_).tolist(), np.nan_to_num(result.scale_, nan=1.0).tolist())

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.preprocessing import StandardScaler
 
 from fedem_lightning.data.arrays import checked_names, listed
 from fedem_lightning.settings.errors import UserError, meant, of_a_file, require
@@ -136,6 +135,8 @@ def _standardised(part: pd.DataFrame, missing: Fill | None) -> dict[str, dict[st
     """What is learned of columns of numbers, by their names."""
     if not len(part.columns):
         return {}
+    from sklearn.preprocessing import StandardScaler  # slow, and of use to tables alone
+
     gone = part.isna()
     for name in part.columns[gone.all()]:
         raise UserError(f"column {name!r}: missing in all {len(part)} training rows; leave it out with features=[...]")
