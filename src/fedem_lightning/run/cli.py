@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ from fedem_lightning.run.command_line import (
 from fedem_lightning.run.commands import Unexpected, end, unexpected, usage, user_message, warning_line
 from fedem_lightning.settings.errors import Interrupted, UserError
 from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR
+from fedem_lightning.settings.measures import headline
 from fedem_lightning.settings.startup import is_worker_rank, loading
 
 _typed: list[str] = []  # the words of the command line
@@ -54,15 +55,14 @@ def _hydra_main(config: DictConfig) -> float | None:
     if hydra_config.mode == RunMode.MULTIRUN:
         _describe_one_job(folder, typed)
     try:
-        _load(config, typed)
-        from fedem_lightning.run.execute import run
-        from fedem_lightning.settings.measures import headline
-
-        results = run(config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:]))
+        results = _loaded(config, typed)(
+            config, folder, called_by(hydra_config.runtime.choices), typed, _config_flags(sys.argv[1:])
+        )
     except Interrupted as stop:
         _stop(f"{stop}{_sweep_goes_on}")  # a sweep ends, too
     except Exception as error:
-        if hydra_config.mode == RunMode.RUN or str(error).startswith("+tune:"):  # which all jobs would say
+        wrong = "tune" in hydra_config.runtime.choices and "torch" not in sys.modules  # which all jobs would say
+        if hydra_config.mode == RunMode.RUN or wrong or str(error).startswith("+tune:"):
             end(error, _full)
         _end_job(error, folder)
     finally:
@@ -73,16 +73,17 @@ def _hydra_main(config: DictConfig) -> float | None:
     return val[headline(val)[0]]["weighted"] if val else None  # what a sweeper may optimise
 
 
-def _load(config: DictConfig, typed: list[str]) -> None:
-    """Loads what a run needs, once the configuration is known to be right as far as can be seen without it."""
+def _loaded(config: DictConfig, typed: list[str]) -> Callable[..., dict[str, Any]]:
+    """What makes a run; loaded once the configuration is known to be right, as far as can be seen before."""
     if "torch" not in sys.modules and not is_worker_rank():
         from fedem_lightning.run.gate import check_configuration, keys_typed  # Pydantic
 
         check_configuration(config, keys_typed(typed))
         print("loading PyTorch and Lightning ...", flush=True)
     with loading():
-        pass
+        from fedem_lightning.run.execute import run
     warnings.formatwarning = warning_line  # Lightning has put its own in its place
+    return run
 
 
 def called_by(chosen: Mapping[str, Any]) -> dict[str, str]:

@@ -105,11 +105,9 @@ def _check_part(key: str, part: dict[str, Any], typed: Collection[str] | None) -
         if name.startswith("_") or (key == "backbone" and value is None) or place in LOOKS:
             continue  # a null of the backbone's is for the data to say
         taken = name not in handed and (takes.open or name in known)
-        if not taken and (
-            typed is None or place in typed
-        ):  # else a class of the user's own has taken the choice's place
-            kind = path.rpartition(".")[2]
-            raise UserError(f"{place}: {kind} takes no such argument{meant(name, known.keys() - {*handed})}")
+        taken = taken or (typed is not None and place not in typed)  # `own_targets` may remove what is not typed
+        kind = str(path).rpartition(".")[2]
+        require(taken, f"{place}: {kind} takes no such argument{meant(name, known.keys() - {*handed})}")
         if not _check_within(place, value, typed) and name in known:
             known[name].check(place, value)
     if typed is None and key.startswith(_CHEAP):

@@ -26,30 +26,27 @@ class _Module(dict[str, Any]):
         files = (place / "__init__.pyi", place / "__init__.py", place.with_suffix(".py"))
         file = next(filter(Path.is_file, files), None)
         package = name if file and file.stem == "__init__" else name.rpartition(".")[0]
-        self._nodes: dict[str, ast.stmt | ast.expr] = {}
-        self._imports: dict[str, tuple[str, str]] = {}
+        self._stands: dict[str, Any] = {}  # what defines a name, or the module and the name of an import
         for node in ast.parse(file.read_text(encoding="utf-8")).body if file else []:
             if isinstance(node, ast.ImportFrom):
                 source = resolve_name("." * node.level + (node.module or ""), package)
-                self._imports |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+                self._stands |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
             elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-                self._nodes[node.name] = node
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self._nodes[node.targets[0].id] = node.value
+                self._stands[node.name] = node
+            elif isinstance(node, ast.Assign):
+                self._stands[ast.unparse(node.targets[0])] = node.value
 
     def __missing__(self, name: str) -> Any:
-        source, there = self._imports.get(name, ("", name))
-        if source.startswith(_LIGHT):
-            return getattr(import_module(source), there)
+        stands = self._stands[name]
+        if isinstance(stands, tuple) and stands[0].startswith(_LIGHT):
+            return getattr(import_module(stands[0]), stands[1])
         module, node = self.found(name)
         return module.value(node) if isinstance(node, ast.expr) else Any
 
-    def found(self, name: str) -> tuple["_Module", ast.stmt | ast.expr]:
-        """What defines a name, and the module where it stands."""
-        if name in self._imports:
-            source, there = self._imports[name]
-            return _module(source).found(there)
-        return self, self._nodes[name]
+    def found(self, name: str) -> tuple["_Module", Any]:
+        """The module where a name stands, and what defines it."""
+        stands = self._stands[name]
+        return _module(stands[0]).found(stands[1]) if isinstance(stands, tuple) else (self, stands)
 
     def value(self, annotation: ast.expr | None) -> Any:
         """What an annotation allows; `Any`, if something in it is not known here."""
@@ -72,24 +69,24 @@ def signature(path: str) -> Parameters:
         return Parameters({}, open=True)
 
 
-def _parameters(module: _Module, node: ast.stmt | ast.expr) -> Parameters:
+def _parameters(module: _Module, node: Any) -> Parameters:
     known: dict[str, AllowedValues] = {}
     for place, call in _calls(module, node):
         if call is None:
             return Parameters(known, open=True)
         if isinstance(call, ast.ClassDef):
-            fields = {p.target: p.annotation for p in call.body if isinstance(p, ast.AnnAssign)}
+            hints = {ast.unparse(one.target): one.annotation for one in call.body if isinstance(one, ast.AnnAssign)}
         else:
-            fields = {ast.Name(one.arg): one.annotation for one in [*call.args.args, *call.args.kwonlyargs]}
-        named = {ast.unparse(name): AllowedValues(place.value(hint)) for name, hint in fields.items()}
-        known = {name: value for name, value in named.items() if name != "self"} | known
+            hints = {one.arg: one.annotation for one in [*call.args.args, *call.args.kwonlyargs] if one.arg != "self"}
+        known = {name: AllowedValues(place.value(hint)) for name, hint in hints.items()} | known
         if isinstance(call, ast.ClassDef):  # fields of base classes follow
             continue
-        if (rest := call.args.kwarg) is None:
-            break
-        if isinstance(rest.annotation, ast.Subscript) and isinstance(rest.annotation.slice, ast.Tuple):
-            for group in rest.annotation.slice.elts[1:]:
+        others = call.args.kwarg and call.args.kwarg.annotation
+        if isinstance(others, ast.Subscript) and isinstance(others.slice, ast.Tuple):  # Annotated[Any, GROUP, ...]
+            for group in others.slice.elts[1:]:
                 known = _parameters(*place.found(ast.unparse(group))).known | known
+            break
+        if call.args.kwarg is None:
             break
     return Parameters(known, open=False)
 
@@ -102,10 +99,8 @@ def _calls(module: _Module, node: Any) -> Iterator[tuple[_Module, Any]]:
     inits = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
     marks = " ".join(map(ast.unparse, node.decorator_list))
     yield from ((module, call) for call in inits or [node] * ("dataclass" in marks))
-    for base in node.bases:
+    for base in map(ast.unparse, node.bases):
         try:
-            found = module.found(ast.unparse(base))
+            yield from _calls(*module.found(base))
         except KeyError:  # of another package
             yield module, None
-        else:
-            yield from _calls(*found)
