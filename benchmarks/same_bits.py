@@ -47,7 +47,18 @@ WORDS += ["dataset.text=words", "dataset.max_length=8", "backbone=transformer"]
 WORDS += ["backbone.body.pretrained_model_name_or_path={encoder}"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
-WITH_A_BODY = {"dbe", "fedala", "fedas", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # and a head
+WITH_A_BODY = {
+    "dbe",
+    "fedala",
+    "fedas",
+    "fedbabu",
+    "fedper",
+    "fedproto",
+    "fedrep",
+    "fedrod",
+    "gpfl",
+    "lg_fedavg",
+}  # and a head
 PRIVATE = {
     "fedavg": ["algorithm=fedavg"],
     "fedem": ["algorithm=fedem", "aggregation.quantile=0.5", "aggregation.clip=1.0"],

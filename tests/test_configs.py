@@ -41,7 +41,18 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "timm": "cifar10",
     "transformer": "hub",
 }
-HIDDEN = {"dbe", "fedala", "fedas", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg"}  # need a body
+HIDDEN = {
+    "dbe",
+    "fedala",
+    "fedas",
+    "fedbabu",
+    "fedper",
+    "fedproto",
+    "fedrep",
+    "fedrod",
+    "gpfl",
+    "lg_fedavg",
+}  # need a body
 BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "adaptation/finetune",
     "aggregation/median",

@@ -34,6 +34,7 @@ from .methods.fedem import FedEM, FedRC
 from .methods.fedfomo import FedFOMO
 from .methods.fedgmm import FedGMM
 from .methods.floral import FLoRAL
+from .methods.gpfl import GPFL
 from .methods.hypcluster import HypCluster, Mapper
 from .methods.interpolated import APFL, L2SGD
 from .methods.mocha import MOCHA
@@ -72,6 +73,7 @@ __all__ = [
     "AFL",
     "APFL",
     "CNN",
+    "GPFL",
     "KNN",
     "L2SGD",
     "LSTM",

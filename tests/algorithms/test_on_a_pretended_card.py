@@ -26,6 +26,7 @@ MOST_WAITS = {  # in a round after the first, of four clients in one block
     "FedAS": 28,
     "FedFOMO": 98,
     "FedProto": 23,
+    "GPFL": 21,
     "MOCHA": 23,
     "Mapper": 20,
 }

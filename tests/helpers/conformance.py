@@ -130,6 +130,13 @@ ROWS = [
         as_fedavg="each client's shift moves, too",
     ),
     Row(fl.FedAS, ("own",), messages=25 / 43, hidden=True, as_fedavg={"align_lr": 0.0}),
+    Row(  # the body, 3 embeddings of 5 numbers, and two layers with their normalisation
+        fl.GPFL,
+        ("own",),
+        messages=(25 + 15 + 80) / 43,
+        hidden=True,
+        as_fedavg="embeddings change the features",
+    ),
     Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(fl.FedBN),
     Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),

@@ -102,8 +102,10 @@ class ProximalStep(LocalStep):
     def advance(self, learner: Learner, gradient: Gradient) -> None:
         """The gradient is g + mu (theta - anchor)."""
         params, anchor = learner["params"], learner["anchor"]
-        grads = dict(zip(params, gradient(learner), strict=True))
         held = [name for name in params if name in anchor]
+        if not held:  # what is held does not train here
+            return super().advance(learner, gradient)
+        grads = dict(zip(params, gradient(learner), strict=True))
         away = torch._foreach_sub([params[name] for name in held], [anchor[name] for name in held])
         pulled = torch._foreach_add([grads[name] for name in held], away, alpha=self.mu)
         self.optimizer.descend(learner, list((grads | dict(zip(held, pulled, strict=True))).values()), self.lr)

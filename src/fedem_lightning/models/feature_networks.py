@@ -1,6 +1,7 @@
 """Networks that change the features before the head takes them, by tensors of the method beside the user's network."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedem_lightning.data.samples import Inputs
@@ -68,3 +69,46 @@ def split_distances(outputs: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor,
     plain, distances = outputs[..., :-n_classes], outputs[..., -n_classes:]
     own = distances.gather(-1, y.long().clamp(min=0).unsqueeze(-1)).squeeze(-1) * known(y)
     return plain, own.reshape(len(y), -1).sum(dim=1)
+
+
+class Condition(nn.Module):
+    """CoV(z, c) = ReLU((1 + gamma(c)) z + beta(c)), element by element; gamma and beta are LayerNorm(ReLU(linear))."""
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        d = n_features
+        self.gamma, self.beta = (nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.LayerNorm(d)) for _ in range(2))
+
+    def forward(self, z: Tensor, c: Tensor) -> Tensor:
+        """Features z [n, ..., d], condition c [1, d] -> [n, ..., d]."""
+        return ((1 + self.gamma(c)) * z + self.beta(c)).relu()
+
+
+class GuidedNetwork(LinearHead):
+    """A network with embeddings e_y [Y, d] of the classes, whose head takes CoV(phi(x), p), p = sum_y shares_y e_y.
+
+    With `frozen` [Y, d], the embeddings at the start of a round, p and g = mean_y e_y are made of these, and the
+    outputs are followed by the cosines of f = CoV(phi(x), g) with all e_y, and by f: [n, ..., n_outputs + Y + d].
+    """
+
+    shares: Tensor  # [Y]
+    frozen: Tensor | None
+
+    def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
+        super().__init__(backbone, head)
+        d, n_classes = max(1, self.n_features), max(2, self.n_outputs)  # one logit is that of two classes
+        self.embeddings = nn.Parameter(torch.randn(n_classes, d))
+        self.condition = Condition(d)
+        self.register_buffer("shares", torch.full((n_classes,), 1 / n_classes))
+        self.register_buffer("frozen", None)
+        self.to(next(backbone.parameters()).dtype)
+
+    def forward(self, x: Inputs) -> Tensor:
+        """The outputs; see the class."""
+        e = self.embeddings if self.frozen is None else self.frozen
+        outputs, z = self.through(x, lambda z: self.condition(z, self.shares.unsqueeze(0) @ e))
+        if self.frozen is None:
+            return outputs
+        f = self.condition(z, e.mean(dim=0, keepdim=True))
+        cosines = F.normalize(f, dim=-1) @ F.normalize(self.embeddings, dim=-1).T
+        return torch.cat([outputs, cosines, f], dim=-1)
