@@ -73,8 +73,10 @@ class SyntheticMixture(FederatedDataModule):
         x = np.empty((counts.sum(), dimension), dtype=np.float32)
         y, bayes = np.empty(len(x), dtype=np.int64), np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
+        room = np.empty((counts.sum(axis=0).max(), dimension), dtype=np.float32)  # new memory costs as much as draws
         for t in range(n_clients):
-            xt, yt, correct = _draw_client(pi[t], theta, noise, counts[:, t].sum(), draws(SAMPLES, t))
+            xt = room[: counts[:, t].sum()]
+            yt, correct = _draw_client(xt, pi[t], theta, noise, draws(SAMPLES, t))
             bounds = counts[:, t].cumsum()
             for code in range(3):
                 rows = slice(starts[code, t], starts[code, t] + counts[code, t])
@@ -97,15 +99,18 @@ class SyntheticMixture(FederatedDataModule):
 
 
 def _draw_client(
-    pi: np.ndarray, theta: np.ndarray, noise: float, n: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """n samples of one client: x float32 [n, d], y [n], and whether the Bayes rule is right [n]."""
-    x = rng.random((n, theta.shape[1]), dtype=np.float32) * 2 - 1
+    x: np.ndarray, pi: np.ndarray, theta: np.ndarray, noise: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the samples of one client, into x float32 [n, d]: y [n], and whether the Bayes rule is right [n]."""
+    n = len(x)
+    rng.random(out=x, dtype=np.float32)
+    x *= 2
+    x -= 1
     z = rng.choice(len(pi), size=n, p=pi)
     scores = x @ theta.T.astype(np.float32)  # [n, M]
     p = expit(scores[np.arange(n), z] + noise * rng.standard_normal(n))
     y = (rng.random(n) < p).astype(np.int64)
-    return x, y, (bayes_probability(scores, pi, noise) > 0.5) == y
+    return y, (bayes_probability(scores, pi, noise) > 0.5) == y
 
 
 def bayes_probability(scores: np.ndarray, pi: np.ndarray, noise: float, nodes: int = 20) -> np.ndarray:
