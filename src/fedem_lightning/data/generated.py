@@ -6,6 +6,7 @@ import itertools
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from annotated_types import Ge
 from scipy.special import entr, expit
 
@@ -70,7 +71,7 @@ class SyntheticMixture(FederatedDataModule):
         n_train = np.minimum(50 + np.floor(drawn), 1000).astype(np.int64)
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
-        x = np.empty((counts.sum(), dimension), dtype=np.float32)
+        x = torch.empty((int(counts.sum()), dimension), dtype=torch.float32).numpy()  # without huge pages: they take seconds
         y, bayes = np.empty(len(x), dtype=np.int64), np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
         room = np.empty((counts.sum(axis=0).max(), dimension), dtype=np.float32)  # new memory costs as much as draws
