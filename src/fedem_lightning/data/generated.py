@@ -71,7 +71,8 @@ class SyntheticMixture(FederatedDataModule):
         n_train = np.minimum(50 + np.floor(drawn), 1000).astype(np.int64)
         counts = np.stack([n_train, n_train // 3, np.full(n_clients, test_size)])  # [split, T]
 
-        x = torch.empty((int(counts.sum()), dimension), dtype=torch.float32).numpy()  # without huge pages: they take seconds
+        shape = (int(counts.sum()), dimension)
+        x = torch.empty(shape, dtype=torch.float32).numpy()  # NumPy would wait seconds for huge pages
         y, bayes = np.empty(len(x), dtype=np.int64), np.zeros(n_clients)
         starts = counts.cumsum().reshape(counts.shape) - counts  # stored by split, then by client
         room = np.empty((counts.sum(axis=0).max(), dimension), dtype=np.float32)  # new memory costs as much as draws
