@@ -58,6 +58,7 @@ WITH_A_BODY = {
     "fedrod",
     "gpfl",
     "lg_fedavg",
+    "moon",
 }  # and a head
 PRIVATE = {
     "fedavg": ["algorithm=fedavg"],

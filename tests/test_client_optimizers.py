@@ -17,6 +17,7 @@ from fedem_lightning import (
     ClientSGD,
     DFedEM,
     FedAvg,
+    FedNova,
     FedRep,
     Scaffold,
     UserError,
@@ -44,7 +45,7 @@ NAMES = ["sgd", "momentum", "adam", "adam with options", "adamw", "adamw with op
 EVERY = pytest.mark.parametrize(("optimizer", "kind", "options"), OPTIMIZERS, ids=NAMES)
 KEPT = ClientAdamW(lr=0.05, state="keep", max_grad_norm=0.3)
 
-NEED_SGD = (AFL, L2SGD, QFFL, Scaffold, MOCHA, DFedEM)
+NEED_SGD = (AFL, L2SGD, QFFL, FedNova, Scaffold, MOCHA, DFedEM)
 
 
 def by_torch(kind: Any, options: dict[str, Any], thetas: list[torch.Tensor], grads: Any, longest: float | None) -> Any:

@@ -52,6 +52,7 @@ HIDDEN = {
     "fedrod",
     "gpfl",
     "lg_fedavg",
+    "moon",
 }  # need a body
 BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "adaptation/finetune",

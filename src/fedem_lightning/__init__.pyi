@@ -28,16 +28,21 @@ from .methods.dbe import FedDBE
 from .methods.density import DensityFedEM
 from .methods.fair import AFL, QFFL, Agnostic
 from .methods.fedala import FedALA
+from .methods.fedamp import FedAMP
 from .methods.fedas import FedAS
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
+from .methods.feddyn import FedDyn
 from .methods.fedem import FedEM, FedRC
 from .methods.fedfomo import FedFOMO
 from .methods.fedgmm import FedGMM
+from .methods.fedlc import FedLC
+from .methods.fednova import FedNova
 from .methods.floral import FLoRAL
 from .methods.gpfl import GPFL
 from .methods.hypcluster import HypCluster, Mapper
 from .methods.interpolated import APFL, L2SGD
 from .methods.mocha import MOCHA
+from .methods.moon import MOON
 from .methods.partial_averaging import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from .methods.proximal import Ditto, PerFedAvg, PFedMe
 from .methods.two_heads import FedProto, FedRoD
@@ -79,6 +84,7 @@ __all__ = [
     "LSTM",
     "MLP",
     "MOCHA",
+    "MOON",
     "QFFL",
     "Adaptation",
     "Aggregation",
@@ -107,6 +113,7 @@ __all__ = [
     "FLoRAL",
     "Faults",
     "FedALA",
+    "FedAMP",
     "FedAS",
     "FedAdam",
     "FedAvg",
@@ -114,9 +121,12 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedDBE",
+    "FedDyn",
     "FedEM",
     "FedFOMO",
     "FedGMM",
+    "FedLC",
+    "FedNova",
     "FedPer",
     "FedProto",
     "FedProx",

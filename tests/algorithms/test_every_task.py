@@ -91,7 +91,7 @@ class TaskRow:
         return row.kind(self.network, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
 
 
-NEED_CLASSES = ("FedAS", "FedPAC", "FedProto", "FedRC", "FedRoD", "GPFL")
+NEED_CLASSES = ("FedAS", "FedLC", "FedPAC", "FedProto", "FedRC", "FedRoD", "GPFL")
 CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in NEED_CLASSES}
 MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
 ONE_CLASS = {"FedAS": "dataset.task: FedAS needs one class for each sample"}

@@ -23,11 +23,13 @@ MOST_WAITS = {  # in a round after the first, of four clients in one block
     "Clustered": 39,
     "DFedEM": 22,
     "FedALA": 70,
+    "FedAMP": 22,
     "FedAS": 28,
     "FedFOMO": 98,
     "FedProto": 23,
     "GPFL": 21,
     "MOCHA": 23,
+    "MOON": 57,
     "Mapper": 20,
 }
 OTHERS = 20  # most waits of all other methods; FedAvg has 6

@@ -92,6 +92,16 @@ ROWS = [
     Row(fl.FedAvgEnsemble, messages=2, options={"n_components": 2}, as_fedavg={"n_components": 1}),
     Row(fl.Local, ("models",), server=False, messages=0),
     Row(fl.FedProx, options={"mu": 0.3}, as_fedavg={"mu": 0.0}),
+    Row(fl.FedDyn, ("gradients",), options={"alpha": 0.3}, as_fedavg="the first mean counts twice"),
+    Row(  # tau_t beside a model
+        fl.FedNova,
+        messages=1 + 1 / 15,
+        down=1,
+        as_fedavg="momentum begins anew in each round",
+    ),
+    Row(fl.FedLC, options={"keep_own": True}, as_fedavg={"tau": 0.0, "keep_own": True}),  # clients of one class
+    Row(fl.FedAMP, ("models",), server=False, as_fedavg={"penalty": 0.0}),
+    Row(fl.MOON, ("previous",), hidden=True, as_fedavg={"mu": 0.0}),
     Row(fl.Clustered, server=False, samples=False, options={"eps1": 1e9, "eps2": 0.0, "min_rounds": 1}),
     Row(
         fl.PFedMe,

@@ -20,7 +20,19 @@ RUN = [
 ]
 NPZ = ["dataset=npz", "dataset.path=../data.npz", "dataset.unseen_fraction=0.25"]
 DENSITY = ["dataset=density", "dataset.n_clients=8", "dataset.n_samples=20", "dataset.test_size=30"]
-NEED_A_BODY = ("dbe", "fedala", "fedas", "fedbabu", "fedper", "fedproto", "fedrep", "fedrod", "gpfl", "lg_fedavg")
+NEED_A_BODY = (
+    "dbe",
+    "fedala",
+    "fedas",
+    "fedbabu",
+    "fedper",
+    "fedproto",
+    "fedrep",
+    "fedrod",
+    "gpfl",
+    "lg_fedavg",
+    "moon",
+)
 OPTIONS = {
     "clustered": ["algorithm.min_rounds=2", "algorithm.eps1=1e9", "algorithm.eps2=0"],  # so that it splits
     "mocha": ["dataset.task=binary", "dataset.unseen_fraction=0"],

@@ -87,6 +87,13 @@ def by_learner(tensor: Tensor, n_axes: int) -> Tensor:
     return tensor.reshape(-1, *tensor.shape[tensor.ndim - n_axes :])
 
 
+def shifted(outputs: Tensor, by: Tensor) -> Tensor:
+    """A learner's outputs [n, ..., Y] + by [Y]; a stack's outputs [A M n, ..., Y] + by [A, M, Y], each its own."""
+    rows = by_learner(by, 1)  # [A M, Y]
+    shift = rows.view(len(rows), *[1] * (outputs.ndim - 1), -1)
+    return (outputs.unflatten(0, (len(rows), -1)) + shift).flatten(0, 1)
+
+
 class TwoHeads(WithFeatures):
     """A network with its own head, h_G, and a personal head h_t of the same form, whose last layer starts at zero.
 
@@ -110,10 +117,8 @@ class TwoHeads(WithFeatures):
         generic, z = self.outputs_and_features(x)
         if self.log_counts is None:
             return self._sum(generic, self.personal(z))
-        rows = by_learner(self.log_counts, 1)  # [A M, n_outputs]
-        shift = rows.view(len(rows), *[1] * (generic.ndim - 1), -1)
-        shifted = (generic.unflatten(0, (len(rows), -1)) + shift).flatten(0, 1)
-        return torch.cat([shifted, self._sum(generic.detach(), self.personal(z.detach()))], dim=-1)
+        both = self._sum(generic.detach(), self.personal(z.detach()))
+        return torch.cat([shifted(generic, self.log_counts), both], dim=-1)
 
     def _sum(self, generic: Tensor, personal: Tensor) -> Tensor:
         fits = personal.shape[1:] == generic.shape[1:]
