@@ -111,7 +111,7 @@ def _run(
             run_folder.begin_folder(folder, config, overrides)
         if trainer.is_global_zero:
             print(*announcements.first_lines(config, folder, model, data, trainer), *lines, sep="\n", flush=True)
-        for logger in trackers.begin_loggers(config, folder, choices, overrides):
+        for logger in trackers.begin_loggers(config, folder, choices):
             loggers.append(logger)
         trainer.loggers = loggers
         _train_and_test(trainer, model, data, checkpoint)
@@ -121,7 +121,7 @@ def _run(
             names["learning_rates"] = [rate._asdict() for rate in rates]
             title = config.algorithm.get("title")
             results = write_run(folder, names, model, data.federation)
-            trackers.report(loggers, results, model.clients)
+            trackers.report(loggers, model.clients)
             print_summary(results, method=title)
             print(*announcements.last_lines(results, folder), sep="\n")
             print_result(results, title)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +22,6 @@ from fedem_lightning.settings.errors import UserError, one_line
 from fedem_lightning.settings.files import write_atomically, writing
 from fedem_lightning.settings.keys import flatten
 from fedem_lightning.settings.startup import is_worker_rank
-
-MOST_ROWS = 10_000  # of the clients' table, as many as W&B shows
-_NOT_NAMED = {"seed", "run_dir", "ckpt_path", "data_dir", "engine", "trainer", "logger", "callbacks", "hydra"}
-"""Typed keys that are no part of a run's name: results do not depend on them, or the name has them already."""
 
 
 class MetricsFile(pl.Callback):
@@ -74,9 +69,7 @@ def _lines(columns: list[str], rows: Iterable[Mapping[str, float]]) -> bytes:
     return text.getvalue().encode()
 
 
-def begin_loggers(
-    config: DictConfig, folder: Path, choices: Mapping[str, str], overrides: Sequence[str]
-) -> Iterator[Logger]:
+def begin_loggers(config: DictConfig, folder: Path, choices: Mapping[str, str]) -> Iterator[Logger]:
     """The loggers of a run, each once it has its settings; none in processes other than the first.
 
     A run of W&B goes on where the folder has one. UserError: a package is missing, or a logger cannot be made.
@@ -87,8 +80,8 @@ def begin_loggers(
         given: dict[str, Any] = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
         own: dict[str, Any] = {"save_dir": str(folder)}
         if str(given.get("_target_")).endswith(".WandbLogger"):
-            group = group_of(choices, overrides)
-            own |= {"name": f"{group}-s{config.seed}", "group": group, "mode": _wandb_mode(given)}
+            own["name"] = f"{choices['algorithm']}-{choices['dataset']}-s{config.seed}"
+            own["mode"] = _wandb_mode(given)
             earlier = sorted(path.name.partition("run-")[2] for path in folder.glob("wandb/*run-*-*"))  # DATE-ID
             own["id"] = earlier[-1].rpartition("-")[2] if earlier else secrets.token_hex(4)
         try:
@@ -101,20 +94,11 @@ def begin_loggers(
         yield logger
 
 
-def report(loggers: Sequence[Logger], results: Mapping[str, Any], clients: pd.DataFrame) -> None:
-    """Sends the scores of a finished run and its clients' table to W&B."""
+def report(loggers: Sequence[Logger], clients: pd.DataFrame) -> None:
+    """Sends the final scores of a run to W&B; `clients` is its table."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            import wandb
-
-            shown = clients.iloc[:: max(1, math.ceil(len(clients) / MOST_ROWS))]
-            table = wandb.Table(dataframe=shown)
-            logger.experiment.log({"clients": table, "trainer/global_step": results["rounds"]})
-            scores, best = dict(final_metrics(clients)), results["best_round"]
-            if best is not None:
-                names = {"round": "round", **{split: f"{split}/{best['measure']}" for split in ("val", "test")}}
-                scores |= {f"best/{name}": best[key] for key, name in names.items() if best[key] is not None}
-            logger.experiment.summary.update(scores)
+            logger.experiment.summary.update(final_metrics(clients))
 
 
 def close(loggers: Sequence[Logger], error: BaseException | None) -> None:
@@ -133,14 +117,3 @@ def _wandb_mode(options: Mapping[str, Any]) -> str:
         print("W&B: no API key found, so this run is kept offline; send it later with `wandb sync`.")
         mode = "offline"
     return str(mode or "online")
-
-
-def group_of(choices: Mapping[str, str], overrides: Sequence[str]) -> str:
-    """The group of a run, which those that differ in their seed alone share, such as fedem-femnist-lr=0.1."""
-    adapted = choices.get("adaptation", "none") not in ("none", choices["algorithm"])
-    algorithm = f"{choices['algorithm']}+{choices['adaptation']}" if adapted else choices["algorithm"]
-    parts = list(dict.fromkeys(filter(None, (algorithm, choices["dataset"], choices.get("experiment")))))
-    for key, _, value in (override.lstrip("+~").partition("=") for override in overrides):
-        if key == "trainer.max_epochs" or (key not in choices and key.partition(".")[0] not in _NOT_NAMED):
-            parts.append(f"{key.rpartition('.')[2]}={value}")
-    return "-".join(parts)[:100]  # W&B refuses more than 128 letters
