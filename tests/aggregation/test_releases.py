@@ -193,20 +193,19 @@ def test_a_method_of_ones_own_that_does_not_say_it_is_refused() -> None:
 
 
 def test_what_else_a_run_releases_is_refused(tmp_path: Path) -> None:
-    """Means over all clients' rows, class weights from all labels, and a round that is chosen by scores."""
+    """Means over all clients' rows, and a round that is chosen by scores."""
     rows = [f"{client},{i % 7},{i % 2}" for client in "abcd" for i in range(12)]
     (tmp_path / "table.csv").write_text("\n".join(["client,age,y", *rows]))
     table = TableDataModule(tmp_path / "table.csv", label="y", client="client")
     stop = EarlyStopping(monitor="val/loss")
     cases: list[tuple[Any, dict[str, Any], list[Any], str]] = [
         (table, {}, [], r"but the data also release .*; scale .* and use dataset=npz$"),
-        (make_data(class_weights="balanced"), {}, [], r"but the data also release class weights.*; give numbers$"),
         (make_data(), {}, [stop], "but EarlyStopping chooses a round by val/loss"),
     ]
     for data, options, callbacks, said in cases:
         model = make_model(FedAvg, data, aggregation=PrivateMean(), **options)
         with pytest.raises(UserError, match=f"^aggregation: .* {said}"):
             make_trainer(1, callbacks=callbacks).fit(model, data)
-    data, steps = make_data(class_weights=(1.0, 2.0, 1.0)), ModelCheckpoint(tmp_path / "steps", monitor="step")
+    data, steps = make_data(), ModelCheckpoint(tmp_path / "steps", monitor="step")
     model = make_model(FedAvg, data, aggregation=PrivateMean())
     make_trainer(1, callbacks=[steps], enable_checkpointing=True).fit(model, data)

@@ -74,11 +74,8 @@ def responsibilities(pi: np.ndarray, thetas: Iterable[np.ndarray], x: np.ndarray
     return e_step(pi, np.stack([losses(theta, x, y) for theta in thetas], axis=1))
 
 
-def three_rounds_of_fedem(data: FederatedDataModule, model: Any, lr: float, class_weights: Any = 1.0) -> None:
-    """Alg. 1 with a full batch of each client and plain SGD, by hand, and by the model, whose pi and models must agree.
-
-    class_weights: a number, or [Y], in the M-step's loss alone.
-    """
+def three_rounds_of_fedem(data: FederatedDataModule, model: Any, lr: float) -> None:
+    """Alg. 1 with a full batch of each client and plain SGD, by hand and by the model: pi and models must agree."""
     thetas, clients = [vector(component) for component in model.components], range(data.n_clients)
     pi = np.full((data.n_clients, 2), 0.5)
     sizes = [len(samples(data, t)[1]) for t in clients]
@@ -87,8 +84,8 @@ def three_rounds_of_fedem(data: FederatedDataModule, model: Any, lr: float, clas
         for t in clients:
             x, y = samples(data, t)
             q = responsibilities(pi[t], thetas, x, y)  # [n, M]
-            pi[t], weighted = q.mean(axis=0), q * np.broadcast_to(class_weights, 3)[y, None]
-            sent.append([theta - lr * gradient(theta, x, y, weighted[:, m]) for m, theta in enumerate(thetas)])
+            pi[t] = q.mean(axis=0)
+            sent.append([theta - lr * gradient(theta, x, y, q[:, m]) for m, theta in enumerate(thetas)])
         thetas = list(np.average(sent, axis=0, weights=sizes))
     train(model, data, rounds=3)
     assert_agree(model.pi.numpy(), pi)

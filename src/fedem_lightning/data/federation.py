@@ -130,11 +130,9 @@ class Federation:
     def released(self) -> tuple[str, ...]:
         """What x or the task tells of all clients' data, because it was computed from them."""
         columns = "the means, deviations, medians and categories of a table's columns; scale them by public numbers"
-        weights = "class weights, from the frequencies of all clients' labels; give numbers"
-        counted = isinstance(self.notes.get("class_weights"), str)  # else they were given as numbers
         targets = "the targets' mean and deviation; scale them by public numbers, and set standardize_targets=false"
         scaled = getattr(self.task, "scale", None) is not None
-        reason = ((f"{columns}, and use dataset=npz", self.features is not None), (weights, counted), (targets, scaled))
+        reason = ((f"{columns}, and use dataset=npz", self.features is not None), (targets, scaled))
         return tuple(message for message, there in reason if there)
 
     def in_units_of(self, task: Task) -> "Federation":

@@ -1,9 +1,9 @@
 """A federation from a user's own arrays: checked, dealt to clients, split; with the task that the user asks for."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +29,12 @@ from fedem_lightning.data.splits import OwnSplitting
 from fedem_lightning.data.table_features import TableFeatures
 from fedem_lightning.data.tasks import Regression, Task, TaskName, make_task
 from fedem_lightning.settings.errors import require
-from fedem_lightning.settings.ranges import Positive, TwoOrMore
-from fedem_lightning.settings.recipes import recipe
-
-ClassWeights = Annotated[Literal["balanced"] | Sequence[Positive], "balanced, or a list with a number above 0 a class"]
+from fedem_lightning.settings.ranges import TwoOrMore
 
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What is learned from labels, and how errors count.
+    """What is learned from labels.
 
     Args:
         task: "classification" (one logit a class), "binary" (one logit), "regression" (real y [n] or [n, k]),
@@ -45,14 +42,12 @@ class TaskOptions:
         n_classes: Y; default: the largest label plus 1; of a table: the number of different labels.
         standardize_targets: whether models learn (y - mean) / deviation of real targets, by the training samples of
             clients that train, and predict in units of y; False: they learn y as it is.
-        class_weights: of the loss in training: "balanced", or a number for each class; see `class_weights`.
 
     """
 
     task: TaskName = "classification"
     n_classes: TwoOrMore | None = None
     standardize_targets: bool = True
-    class_weights: ClassWeights | None = None
 
     @property
     def by_class(self) -> bool:
@@ -61,9 +56,6 @@ class TaskOptions:
 
     def make(self, y: np.ndarray, train: np.ndarray, n_classes: int) -> Task:
         """The task of y [n, ...], of which those of `train`, bool [n], are trained on."""
-        fits = self.class_weights is None or self.by_class
-        require(fits, f"class_weights: only classification and binary have them, not {self.task}")
-        weights = class_weights(self.class_weights, y[train], n_classes)
         units: Any = (None, None)
         if self.task == "regression" and self.standardize_targets and train.any():
             from sklearn.preprocessing import StandardScaler  # slow, and of use to regressions alone
@@ -71,16 +63,15 @@ class TaskOptions:
             with np.errstate(invalid="ignore"):  # of a target that is never known: its deviation is 1
                 result = StandardScaler().fit(y[train].reshape(train.sum(), -1).astype(np.float64))
             units = (np.nan_to_num(result.mean_).tolist(), np.nan_to_num(result.scale_, nan=1.0).tolist())
-        return make_task(self.task, n_classes, y[0].size, weights, units)
+        return make_task(self.task, n_classes, y[0].size, units)
 
     def notes_of(self, task: Task) -> dict[str, Any]:
         """What a federation's notes say of it, and of the task that it made."""
-        result: dict[str, Any] = {} if self.class_weights is None else {"class_weights": recipe(self.class_weights)}
-        if isinstance(task, Regression) and task.shift is not None and task.scale is not None:
-            mean, deviation = (", ".join(f"{value:.4g}" for value in values) for values in (task.shift, task.scale))
-            learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"
-            result["targets"] = f"{learned}; scores and predictions are in units of y"
-        return result
+        if not isinstance(task, Regression) or task.shift is None or task.scale is None:
+            return {}
+        mean, deviation = (", ".join(f"{value:.4g}" for value in values) for values in (task.shift, task.scale))
+        learned = f"networks learn (y - mean) / deviation, mean {mean}, deviation {deviation} of training samples"
+        return {"targets": f"{learned}; scores and predictions are in units of y"}
 
 
 @dataclass(frozen=True)
@@ -184,23 +175,6 @@ def _labelled(arrays: OwnArrays, options: TaskOptions) -> tuple[OwnArrays, int, 
         notes["missing_labels"] = f"{missing} of {y.size}, left out of losses and scores"
     require(bool(kept.all()), f"y: no label is known of {int((~kept).sum())} of {n} samples; leave them out")
     return arrays._replace(y=y), result, notes
-
-
-def class_weights(given: ClassWeights | None, y: np.ndarray, n_classes: int) -> tuple[float, ...] | None:
-    """The weight of each class, [Y]; None: all alike. y [n] are the labels of the samples that are trained on.
-
-    "balanced" is n / (K n_y) for the n_y samples of class y, where K classes occur (King and Zeng 2001): a sample's
-    mean weight is 1. A class that does not occur has weight 1.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        message = f"class_weights: expected balanced or {n_classes} numbers, one for each class, got {len(given)}"
-        require(len(given) == n_classes, message)
-        return tuple(float(weight) for weight in given)
-    counts = np.bincount(y, minlength=n_classes)  # [Y]
-    balanced = len(y) / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    return tuple(np.where(counts > 0, balanced, 1.0).tolist())
 
 
 def to_channels_last(x: np.ndarray) -> tuple[np.ndarray, str]:

@@ -16,7 +16,7 @@ from fedem_lightning.aggregate import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.samples import Inputs
-from fedem_lightning.data.tasks import Loss, Task, training_loss
+from fedem_lightning.data.tasks import Loss, Task
 from fedem_lightning.local.optimizers import ClientOptimizer
 from fedem_lightning.models.backbones.layers import padded_norms
 from fedem_lightning.models.components import dropout_keys
@@ -118,7 +118,7 @@ class Step:
         kind: the class, whose further fields are `numbers`.
         tensors: what a learner carries beside "params", "buffers" and "momentum", each {name: [C, M, ...]}. After the
             training `after` has them as the steps have changed them.
-        loss: makes the loss of the step from the task's; None: it is the task's, with its class weights.
+        loss: makes the loss of the step from the task's; None: it is the task's.
 
     """
 
@@ -134,8 +134,7 @@ class Step:
 
     def made(self, network: nn.Module, task: Task, optimizer: ClientOptimizer, lr: float) -> LocalStep:
         """The step for a network, at a learning rate."""
-        loss = training_loss(task)
-        return self.kind(network, loss if self.loss is None else self.loss(loss), optimizer, lr, **self.numbers)
+        return self.kind(network, task if self.loss is None else self.loss(task), optimizer, lr, **self.numbers)
 
 
 def near(w: Models, mu: float) -> Step:

@@ -14,7 +14,8 @@ from fedem_lightning.aggregate import Models, Update, all_finite
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.evaluate.adapt import Adaptation, Interpolate
-from fedem_lightning.evaluate.adapt.interpolate import log_odds, mixture_step
+from fedem_lightning.evaluate.adapt.interpolate import MixtureStep, log_odds
+from fedem_lightning.local.solver import Step
 from fedem_lightning.methods.initialization import load_models, train_on_each
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels, client_means
@@ -133,5 +134,5 @@ class Mapper(FederatedAlgorithm):
         h_l, share = self.adaptation.fit(self, self.own_models(h_c), batch)  # Eq. 10, 11
         fixed = self.own_models(h_l).losses(batch)  # [n, 1]
         weights = log_odds(1 - share[batch.owner].unsqueeze(1).to(fixed), fixed)
-        models = self.local_sgd(h_c, batch, round_, weights, step=mixture_step(batch.federation.task))  # Eq. 12
+        models = self.local_sgd(h_c, batch, round_, weights, step=Step(MixtureStep))  # Eq. 12
         return Update(models, batch.counts(), start=h_c)

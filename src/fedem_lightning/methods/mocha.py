@@ -143,8 +143,6 @@ class MOCHA(FederatedAlgorithm):
         task, result, needed = data.task, self.n_features, n_values(data.in_shape)
         two = f"algorithm: MOCHA needs two classes and one logit (a binary task), the data is a {type(task).__name__}"
         require(isinstance(task, BinaryClassification), two)
-        unweighted = getattr(task, "class_weights", None) is None
-        require(unweighted, "dataset.class_weights: MOCHA's loss, a dual problem's, has none")
         require(result == needed, f"backbone: expected a linear layer of {needed} features, got {result}")
         unseen = "dataset.unseen or unseen_fraction: MOCHA has no model for clients that did not train"
         require(bool(data.seen.all()), unseen)

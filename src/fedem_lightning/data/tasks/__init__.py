@@ -1,7 +1,6 @@
 """Tasks, which define the meaning of a backbone's outputs: see `base`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fedem_lightning.data.tasks.base import MISSING as MISSING
 from fedem_lightning.data.tasks.base import Loss as Loss
@@ -18,28 +17,21 @@ from fedem_lightning.data.tasks.kinds import Regression as Regression
 from fedem_lightning.settings.errors import require
 
 
-def training_loss(task: Task) -> Loss:
-    """What local training minimises: the task's loss, with class weights that its likelihood does not have."""
-    only_training = getattr(task, "weigh_training_only", False)
-    return replace(task, weigh_training_only=False) if only_training else task  # type: ignore[type-var]
-
-
 def make_task(
     name: TaskName,
     n_classes: int,
     n_targets: int = 1,
-    class_weights: Sequence[float] | None = None,
     units: tuple[Sequence[float] | None, Sequence[float] | None] = (None, None),
 ) -> Task:
-    """Makes a task from its name; `class_weights` are those of training alone, `units` shift and scale of real targets.
+    """Makes a task from its name; `units` are shift and scale of real targets.
 
     UserError: a binary task has more than two classes, or one of several labels has one.
     """
     if name == "classification":
-        return Classification(n_classes, 1, class_weights, weigh_training_only=class_weights is not None)
+        return Classification(n_classes)
     if name == "binary":
         require(n_classes == 2, f"task: binary needs the labels 0 and 1, the data has {n_classes} classes")
-        return BinaryClassification(2, 1, class_weights, class_weights is not None)
+        return BinaryClassification()
     if name == "regression":
         return Regression(n_targets, 1, *units)
     what = {"multilabel": "label", "language": "position"}[name]

@@ -21,19 +21,14 @@ class Classification(Probabilities, Checked):
     Args:
         n_classes: Y.
         n_targets: number of labels of a sample; a sequence's loss is the sum over them, its negative log-likelihood.
-        class_weights: weights of the classes in the loss, [Y]; the scores are unweighted.
-        weigh_training_only: whether these weights are in the loss of local training alone (`training_loss`), so that
-            `losses` are a likelihood. False: they are in every loss, the E-step's too, as in FedEM's public code.
         label_smoothing: epsilon in [0, 1); the loss is that of the label's one-hot vector mixed with the uniform one,
-            (1 - epsilon) e_y + epsilon / Y, with class weights on every class's term. The scores do not change.
+            (1 - epsilon) e_y + epsilon / Y. The scores do not change.
 
     """
 
     n_classes: TwoOrMore
     n_targets: PositiveInt = 1
-    class_weights: Sequence[Positive] | None = None
     label_smoothing: BelowOne = 0.0
-    weigh_training_only: bool = False
 
     @property
     def n_outputs(self) -> int:
@@ -41,10 +36,7 @@ class Classification(Probabilities, Checked):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy: outputs [n, Y], y [n]; for sequences [n, L, Y] and [n, L], summed over the known labels."""
-        plain = self.class_weights is None or self.weigh_training_only
-        weights = None if plain else outputs.new_tensor(self.class_weights)
-        options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, "reduction": "none"}
-        losses = F.cross_entropy(outputs.movedim(-1, 1), y, **options)
+        losses = F.cross_entropy(outputs.movedim(-1, 1), y, label_smoothing=self.label_smoothing, reduction="none")
         return losses if y.ndim == 1 else losses.flatten(1).sum(dim=1)
 
     def predict(self, outputs: Tensor) -> Tensor:
@@ -68,23 +60,16 @@ class Density(Classification):
 
 @dataclass(frozen=True)
 class BinaryClassification(Probabilities, Checked):
-    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1.
-
-    `class_weights` and `weigh_training_only` are those of `Classification`.
-    """
+    """A label in {0, 1} with logistic loss; the backbone has one logit, that of class 1."""
 
     n_classes: Literal[2] = 2
     n_targets: Literal[1] = 1
-    class_weights: Sequence[Positive] | None = None
-    weigh_training_only: bool = False
 
     n_outputs: ClassVar[int] = 1
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         logit = outputs.squeeze(-1)  # [n]
-        losses = F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
-        plain = self.class_weights is None or self.weigh_training_only
-        return losses if plain else losses * logit.new_tensor(self.class_weights)[y]
+        return F.binary_cross_entropy_with_logits(logit, y.to(logit.dtype), reduction="none")
 
     def predict(self, outputs: Tensor) -> Tensor:
         return torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=-1)  # [n, 2]

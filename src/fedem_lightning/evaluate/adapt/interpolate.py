@@ -12,7 +12,6 @@ from torch import Tensor
 from fedem_lightning.aggregate import Models
 from fedem_lightning.data.federation import Block
 from fedem_lightning.data.randomness import Purpose, fold
-from fedem_lightning.data.tasks import Task
 from fedem_lightning.evaluate.adapt.base import GRID, Adaptation, Best, Grid, selection_losses
 from fedem_lightning.local.optimizers import AnyClientOptimizer
 from fedem_lightning.local.solver import LocalStep, Step
@@ -33,11 +32,6 @@ class MixtureStep(LocalStep):
         """The mixture's mean loss: losses -log p and log-odds [..., B], size [...] -> [...]."""
         gain = torch.logaddexp(weight - losses, torch.zeros_like(losses))
         return -torch.where(weight == 0, 0.0, gain).sum(dim=-1) / (size * self.task.n_targets)
-
-
-def mixture_step(task: Task) -> Step:
-    """`MixtureStep` on likelihoods: without class weights."""
-    return Step(MixtureStep, loss=lambda _: task)
 
 
 LARGEST = 1e6  # absolute log-odds: larger than every difference of losses, and finite
@@ -92,7 +86,7 @@ class Interpolate(Adaptation):
             share = central.mixture.new_full((len(block.clients),), value, dtype=torch.float64)
             if self.objective == "mixture" and value > 0:  # Eq. 10
                 weights = log_odds(share[block.owner].to(fixed), fixed).unsqueeze(1)
-                local = self.tune(algorithm, start, block, weights, mixture_step(block.federation.task))
+                local = self.tune(algorithm, start, block, weights, Step(MixtureStep))
             h_l = local if value > 0 else start  # at share 0 h_l has no weight, and must not be one that diverged
             losses = selection_losses(interpolated(algorithm, h_l, share, central), block)
             best.offer(losses, local=h_l, share=share)  # Eq. 11
