@@ -83,7 +83,6 @@ def test_rows_are_marked_everywhere(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert compared.partition("\n")[2].startswith("withheld: FedEM (its training had not ended); the lines")
     assert "a gain is positive" not in out
     assert "mean gain" not in out
-    assert pd.read_csv(tmp_path / "out" / "compare.csv").p.isna().all()
     page = (tmp_path / "out" / "report.html").read_text()
     assert ">FedEM †</th>" in page
     assert ">APFL</th>" in page

@@ -1,19 +1,19 @@
-"""What the report's figures show, point by point."""
+"""What the report's figure shows, point by point."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from fedem_lightning.report.figures import figures_of
+from fedem_lightning.report.figures import curves
 from helpers.report_runs import tables_in
 from helpers.runs import make_run
 
 
-def figure(folder: Path, name: str) -> Any:
-    drawn = next(figure for figure in figures_of([table.setting for table in tables_in(folder)]) if figure.name == name)
+def figure(folder: Path) -> Any:
+    drawn = curves([table.setting for table in tables_in(folder)])
+    assert drawn is not None
     assert drawn.png.startswith(b"\x89PNG")
     return drawn.figure
 
@@ -27,7 +27,7 @@ def test_curves_are_means_over_seeds_with_a_panel_for_each_setting(tmp_path: Pat
         make_run(tmp_path / f"e{seed}", test, "fedem", seed)
     make_run(tmp_path / "a", 0.6, "fedavg")
     make_run(tmp_path / "other", 0.6, "fedavg", dataset="wisdm")
-    drawn = figure(tmp_path, "curves")
+    drawn = figure(tmp_path)
     assert [axes.get_title() for axes in drawn.axes] == ["synthetic", "wisdm"]
     lines = lines_of(drawn)
     np.testing.assert_allclose(lines["FedEM"], [[2, 4], [65, 75]])  # 60 and 70, 70 and 80
@@ -42,19 +42,9 @@ def test_a_legend_of_long_names_fits(tmp_path: Path) -> None:
     for i in range(9):
         own = {"algorithm.title": f"WWW MMM WWW MMM {'long ' * 15}{i}"}
         make_run(tmp_path / str(i), 0.6 + i / 100, f"own{i}", config=own)
-    for name in ("curves", "clients"):
-        drawn = figure(tmp_path, name)
-        drawn.draw_without_rendering()
-        extent = drawn.legends[0].get_window_extent()
-        assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.x1
-        assert extent.y0 >= 0
-        assert {text.get_text()[-1] for text in drawn.legends[0].get_texts()} == {*map(str, range(9))}
-
-
-def test_clients_stand_from_the_lowest_score_to_the_highest(tmp_path: Path) -> None:
-    path = make_run(tmp_path / "a", 0.6, "fedavg") / "clients.parquet"
-    table = {"id": list("abcdx"), "population": ["seen"] * 4 + ["unseen"], "test_accuracy": [0.4, 0.1, 0.3, 0.2, 0.9]}
-    pd.DataFrame(table).to_parquet(path)
-    percentiles, scores = lines_of(figure(tmp_path, "clients"))["FedAvg"]
-    assert percentiles.tolist() == list(range(1, 101))
-    np.testing.assert_allclose(scores[[0, 24, 25, 49, 50, 99]], [10, 10, 20, 20, 30, 40])
+    drawn = figure(tmp_path)
+    drawn.draw_without_rendering()
+    extent = drawn.legends[0].get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.x1
+    assert extent.y0 >= 0
+    assert {text.get_text()[-1] for text in drawn.legends[0].get_texts()} == {*map(str, range(9))}

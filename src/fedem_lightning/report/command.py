@@ -23,7 +23,7 @@ from rich.text import Text
 from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.columns import CAVEAT
 from fedem_lightning.report.doubts import doubts, finished
-from fedem_lightning.report.figures import FIGURES, Drawn, figures_of
+from fedem_lightning.report.figures import Drawn, curves
 from fedem_lightning.report.finished_run import Run, find_runs
 from fedem_lightning.report.gains_by_client import (
     CHANCE_LEVEL,
@@ -46,21 +46,19 @@ class Report:
 
     tables: list[Table]
     left_out: list[str] = field(default_factory=list)
-    figures: list[Drawn] = field(default_factory=list)
+    figure: Drawn | None = None
     pairs: list[tuple[Setting, Group, Group]] = field(default_factory=list)
 
 
 def make_report(chosen: argparse.Namespace) -> None:
     """Prints the report that the command's options select, and with `--out` writes it."""
     if chosen.out is not None:  # before any work
-        figures = [f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")]
-        compared_too = ["compare.csv"] if chosen.compare else []
-        check_folder(chosen.out, ["report.html", "report.csv", *compared_too, *figures], chosen.force)
+        check_folder(chosen.out, ["report.html", "report.csv", "curves.pdf", "curves.png"], chosen.force)
     report = assemble(chosen.folders)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
     report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
-        report.figures = figures_of([table.setting for table in report.tables])
+        report.figure = curves([table.setting for table in report.tables])
     print_parts(report_parts(report))
     for pair in report.pairs:
         print_parts(map(Text, comparison_lines(*pair)))
@@ -189,14 +187,6 @@ def csv_table(tables: Sequence[Table]) -> pd.DataFrame:
     return pd.DataFrame(lines).dropna(axis="columns", how="all")
 
 
-def clients_table(pairs: Sequence[tuple[Setting, Group, Group]]) -> pd.DataFrame:
-    """All clients of all comparisons, for compare.csv: setting, row_a, row_b, and the columns of `compare_clients`."""
-    texts = ["setting", "row_a", "row_b"]
-    result = {(setting.title, a.label, b.label): compare_clients(a, b) for setting, a, b in pairs}
-    table = pd.concat(result, names=texts).reset_index(texts)
-    return table.assign(**{name: table[name].map(_cell) for name in [*texts, "id"]})
-
-
 def _cell(text: Any) -> str:
     """A name in a CSV file; one that a spreadsheet would take for a formula begins with an apostrophe."""
     text = one_line(text)
@@ -221,14 +211,13 @@ def html_page(report: Report) -> str:
 
 
 def write_report(report: Report, folder: Path) -> list[str]:
-    """Writes the page, the table as CSV, figures as PDF and PNG, the compared clients; returns the names."""
+    """Writes the page, the table as CSV, the figure as PDF and PNG; returns the names."""
     contents = {
         "report.html": html_page(report).encode(),
         "report.csv": csv_table(report.tables).to_csv(index=False).encode(),
     }
-    contents |= {"compare.csv": clients_table(report.pairs).to_csv(index=False).encode()} if report.pairs else {}
-    for drawn in report.figures:
-        contents |= {f"{drawn.name}.pdf": drawn.pdf, f"{drawn.name}.png": drawn.png}
+    if report.figure is not None:
+        contents |= {"curves.pdf": report.figure.pdf, "curves.png": report.figure.png}
     for name, content in contents.items():
         write_atomically(folder / name, content)
     return list(contents)
