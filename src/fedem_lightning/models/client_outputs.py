@@ -47,13 +47,13 @@ _WAYS: WeakKeyDictionary[nn.Module, _Way] = WeakKeyDictionary()
 def client_outputs(network: nn.Module, models: Models, block: Block) -> Iterator[Part]:
     """Outputs of the models [C, M, ...] of the block's clients for their own samples."""
     network.eval()
-    like, counts = next(network.parameters()), block.counts()
+    like, counts = next(network.parameters()), block.counts().cpu()  # all that decides is on the CPU: a GPU waits once
     key = (like.device, *models, *map(id, network.parameters()))  # of what a stacked network has copies
     way = _WAYS.get(network)
     if way is None or way.key != key:
         way = _WAYS[network] = _Way(network, key, like.device)
     if len(counts) > 1 and all(rows.stride(0) == 0 for rows in models.values()):  # all clients have the same models
-        for where in torch.arange(len(block.index), device=counts.device).split(block.most):
+        for where in torch.arange(len(block.index), device=like.device).split(block.most):
             x = block.federation.samples.features(block.index[where], like.dtype)
             yield Part(where, _of_one(network, models, 0, x))
         return
@@ -65,15 +65,15 @@ def client_outputs(network: nn.Module, models: Models, block: Block) -> Iterator
                 yield part
     except RuntimeError:  # torch.func has no rule for an operation, or the outputs are not those of the network alone
         way.alone = True
-    yield from _one_by_one(network, models, block, left)
+    yield from _one_by_one(network, models, block, counts, left)
 
 
-def _one_by_one(network: nn.Module, models: Models, block: Block, counts: Tensor) -> Iterator[Part]:
-    """Outputs of the clients with `counts` [C] above 0, one after the other, in parts of about `block.most`."""
-    present = counts.nonzero().squeeze(1)
+def _one_by_one(network: nn.Module, models: Models, block: Block, counts: Tensor, left: Tensor) -> Iterator[Part]:
+    """Outputs of the clients with samples `left` [C], one after the other, in parts of about `block.most`."""
+    present = left.nonzero().squeeze(1)
     sizes = counts[present]
     _, lengths = ((sizes.cumsum(0) - sizes) // block.most).unique_consecutive(return_counts=True)
-    rest = (counts > 0)[block.owner].nonzero().squeeze(1)
+    rest = torch.repeat_interleave(left > 0, counts).nonzero().squeeze(1).to(block.index.device)
     for clients, each in zip(present.split(lengths.tolist()), sizes.split(lengths.tolist()), strict=True):
         where, rest = rest.split([int(each.sum()), len(rest) - int(each.sum())])
         x = block.federation.samples.features(block.index[where], next(network.parameters()).dtype)
@@ -97,26 +97,28 @@ def _of_groups(
     sizes, by_size = counts.sort(descending=True, stable=True)
     starts, n_present = (counts.cumsum(0) - counts)[by_size], int((counts > 0).sum())
     own = sum(rows[0].numel() for rows in models.values() if rows.stride(0))
-    most = MOST_NUMBERS * (1 if counts.device.type == "cpu" else 128) // max(1, own)
+    most = MOST_NUMBERS * (1 if block.index.device.type == "cpu" else 128) // max(1, own)
     dtype, n_models = next(network.parameters()).dtype, next(iter(models.values())).shape[1]
     for group in group_rows(sizes[:n_present].tolist(), PADDING, block.most, most):
         clients, n = by_size[group], sizes[group].unsqueeze(1)  # [A], [A, 1]
-        column = torch.arange(int(n[0]), device=counts.device)
-        positions = (starts[group].unsqueeze(1) + column).clamp(max=len(block.index) - 1)  # [A, B]
+        column = torch.arange(int(n[0]))
+        positions = starts[group].unsqueeze(1) + column  # [A, B]
+        real = (column < n).flatten().nonzero().squeeze(1).to(block.index.device)
+        positions = positions.clamp(max=len(block.index) - 1).to(block.index.device)
         x = block.federation.samples.features(block.index[positions], dtype)
         outputs = _at_once(network, _rows(models, clients), x, n_models, way)  # M x [A, B, ...]
-        if n_models not in way.trusted:
+        if n_models not in way.trusted and len(clients) > 1:  # a single client's samples may be mixed
             _check(outputs, _of_one(network, models, int(clients[-1]), tree_map(lambda t, n=n: t[-1, : n[-1]], x)))
-            way.trusted |= {n_models} if len(clients) > 1 else set()  # a single client's samples may be mixed
-        real = column < n
-        yield clients, Part(positions[real], tree_map(lambda t, real=real: t[real], outputs))
+            way.trusted.add(n_models)
+        yield clients, Part(positions.flatten()[real], tree_map(lambda t, real=real: t.flatten(0, 1)[real], outputs))
 
 
 def _rows(models: Models, clients: Tensor) -> Models:
     """The rows of clients [A], views where they lie one after the other; [1, M, ...] of what all clients share."""
     first, run = int(clients[0]), bool((clients.diff() == 1).all())
+    where = clients.to(next(iter(models.values())).device)
     return {
-        n: t[:1] if t.stride(0) == 0 else t[first : first + len(clients)] if run else t.index_select(0, clients)
+        n: t[:1] if t.stride(0) == 0 else t[first : first + len(clients)] if run else t.index_select(0, where)
         for n, t in models.items()
     }
 

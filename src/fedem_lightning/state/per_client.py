@@ -109,10 +109,10 @@ class States:
         bad = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
         for tensor in own:
             rows = tensor.index_select(0, clients.to(tensor.device)).unsqueeze(1).flatten(1)
-            doubtful = ~rows.sum(dim=1).isfinite()  # a sum may also overflow
-            if doubtful.any():
-                doubtful[doubtful.clone()] = ~rows[doubtful].isfinite().all(dim=1)
-            bad |= doubtful.to(bad.device)
+            finite = rows.sum(dim=1).isfinite()
+            if rows.device.type != "cpu" or not finite.all():  # a sum may overflow; to look waits for a GPU
+                finite = rows.isfinite().all(dim=1)
+            bad |= ~finite.to(bad.device)
         return bad
 
     def remember(self, clients: Tensor, stores: bool = True) -> Callable[..., None]:
