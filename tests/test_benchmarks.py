@@ -19,6 +19,7 @@ COMMANDS = {
     "throughput.py --clients 2 --samples 8 --rounds 1 --only Linear CharLSTM": "| text of 40 | CharLSTM |",
     "growth.py --clients 2 --rounds 1": "| components x 3 |",
     "peers --model linear --clients 4 --rounds 2 --runners plain ours": "| ours | ",
+    "parity --methods fedavg fedfomo --rounds 1": "| 1 | ours | ",
     "reference_em.py dataset.n_clients=6 trainer.max_epochs=1 --starts random": "| FedEM, random |",
 }
 
