@@ -121,34 +121,30 @@ def test_digits_are_real_images() -> None:
 
 
 GROUP = np.arange(100) % 4
-MINIMA = {  # of one to five models, and of a model a client
-    False: [(3.166, 3.166), (2.776, 2.894), (2.622, 2.669), (2.469, 2.469), (2.469, 2.469), (1.929, 1.929)],
-    True: [(3.249, 3.249), (2.869, 2.971), (2.705, 2.739), (2.541, 2.541), (2.541, 2.541), (1.965, 1.965)],
-}
+MINIMA = [(3.166, 3.166), (2.776, 2.894), (2.622, 2.669), (2.469, 2.469), (2.469, 2.469), (1.929, 1.929)]
+"""Of one to five models, and of a model a client."""
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-def test_distributions_are_the_papers(shifted: bool) -> None:
-    data = DensityDataModule(n_clients=60, n_symbols=12, n_samples=1, test_size=0, shifted=shifted)
+def test_distributions_are_the_papers() -> None:
+    data = DensityDataModule(n_clients=60, n_symbols=12, n_samples=1, test_size=0)
     expected = np.full((60, 12), 0.25 / 12)
     for k in range(60):
         expected[k, k % 4] += 0.5
-        expected[k, (4 if shifted else 0) + k % 8] += 0.25
+        expected[k, k % 8] += 0.25
     truth = data.federation.truth
     assert_allclose(truth["distribution"], expected)
     assert truth["group"].tolist() == [0, 1, 2, 3] * 15
     assert_allclose(truth["minimum_loss"], [-sum(p * np.log(p) for p in row) for row in expected])
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-def test_minimum_losses_are_the_exact_ones(shifted: bool) -> None:
-    distribution, each_alone = densities(100, 50, shifted), np.arange(100)
+def test_minimum_losses_are_the_exact_ones() -> None:
+    distribution, each_alone = densities(100, 50), np.arange(100)
     found = [minimum_losses(distribution, GROUP, q) for q in range(1, 6)]
     few = [0, 7, 45, 46, 99]  # every merge of a hundred groups would be too many
     alone = minimum_losses(distribution[few], each_alone[few], 5)
-    truth = DensityDataModule(n_samples=1, test_size=1, shifted=shifted).federation.truth["minimum_loss"]
+    truth = DensityDataModule(n_samples=1, test_size=1).federation.truth["minimum_loss"]
     assert_allclose(alone, truth[few].mean())
-    assert_allclose([*found, [truth.mean()] * 2], MINIMA[shifted], atol=1e-3)
+    assert_allclose([*found, [truth.mean()] * 2], MINIMA, atol=1e-3)
 
 
 def test_minimum_losses_weigh_models_by_their_clients() -> None:

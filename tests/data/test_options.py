@@ -32,7 +32,7 @@ IMAGES = "name path data_dir sample_fraction shift n_groups shifted_share invert
 TABLE = "path label client features categorical missing split"
 KEYWORDS: dict[Any, str] = {
     SyntheticMixture: f"n_clients n_components dimension alpha noise test_size one_hot {HELD_OUT}",
-    DensityDataModule: f"n_clients n_symbols n_samples test_size shifted {HELD_OUT}",
+    DensityDataModule: f"n_clients n_symbols n_samples test_size {HELD_OUT}",
     Digits: f"n_clients alpha n_groups {SPLIT}",
     TextDataModule: f"path data_dir window stride n_clients {SPLIT}",
     ImageDataModule: f"{IMAGES} label_smoothing {DEALT}",

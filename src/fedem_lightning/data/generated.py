@@ -149,7 +149,6 @@ class DensityDataModule(FederatedDataModule):
         n_symbols: d, at least 9, so that clients have more symbols of their own than there are groups.
         n_samples: training samples of each client, which has a third as many for validation.
         test_size: additional test samples of each client.
-        shifted: whether a client's own symbol is 4 + (k mod (d - 4)), never a group's; in the paper it may be one.
         options: those of `HoldOut`.
 
     """
@@ -160,13 +159,12 @@ class DensityDataModule(FederatedDataModule):
         n_symbols: Annotated[int, Ge(2 * N_GROUPS + 1)] = 50,
         n_samples: PositiveInt = 100,
         test_size: Count = 1000,
-        shifted: bool = False,
         **options: Annotated[Any, HoldOut],
     ) -> None:
         (held_out,) = grouped(options, HoldOut)
         names = [str(t) for t in range(n_clients)]
         seen = held_out.seen(names)
-        distribution, group = densities(n_clients, n_symbols, shifted), np.arange(n_clients) % N_GROUPS
+        distribution, group = densities(n_clients, n_symbols), np.arange(n_clients) % N_GROUPS
         counts, clients = (n_samples, max(1, n_samples // 3), test_size), range(n_clients)
         y = [  # stored by split, then by client
             generator(held_out.seed, Purpose.DENSITY, t, code).choice(n_symbols, size=n, p=distribution[t])
@@ -189,10 +187,10 @@ class DensityDataModule(FederatedDataModule):
         )
 
 
-def densities(n_clients: int, n_symbols: int, shifted: bool = False) -> np.ndarray:
+def densities(n_clients: int, n_symbols: int) -> np.ndarray:
     """D_k of every client, [T, d]; see `DensityDataModule`."""
     k, point = np.arange(n_clients), np.eye(n_symbols)
-    own = k % (n_symbols - N_GROUPS) + N_GROUPS * shifted
+    own = k % (n_symbols - N_GROUPS)
     return 0.5 * point[k % N_GROUPS] + 0.25 / n_symbols + 0.25 * point[own]
 
 

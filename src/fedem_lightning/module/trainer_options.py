@@ -61,11 +61,8 @@ def _options(trainer: Any, schedule: str) -> Iterator[tuple[str, Any, str]]:
     yield "min_steps", trainer.min_steps is None, f"{a_step}.min_epochs"
     rounds = f"expected 1, got {every}; rounds between evaluations: check_val_every_n_epoch"
     yield "val_check_interval", trainer.check_val_every_n_epoch is None or every == 1, rounds
-    yield (
-        "check_val_every_n_epoch",
-        trainer.check_val_every_n_epoch != 0,
-        "expected a whole number of at least 1, got 0",
-    )
+    at_least = "expected a whole number of at least 1, got 0"
+    yield "check_val_every_n_epoch", trainer.check_val_every_n_epoch != 0, at_least
     known = f"expected {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, got {trainer.precision}"
     yield "precision", trainer.precision in PRECISIONS, known
     own = "the statistics are each client's own, and the server averages them; expected false"

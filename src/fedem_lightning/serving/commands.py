@@ -44,7 +44,7 @@ def _run_and_data(parser: argparse.ArgumentParser, run: str, data: str) -> None:
 def _personalize(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Models for clients that did not train, from their samples. Training rows (all rows, if DATA has no split) "
-        "give the models; test rows are scored."
+        "give the models."
     )
     _run_and_data(parser, "a run's folder, or a .ckpt file", "samples of the clients")
     out = "the clients' models, a .safetensors file"

@@ -46,8 +46,6 @@ def personalize(chosen: argparse.Namespace) -> None:
     codes = rows.codes()
     models = model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))
-    scored = rows.labelled and bool((codes == 2).any())
-    tested = scores_by_client(models, rows, codes == 2) if scored else None
     write_clients(chosen.out, models)
     n = f"{len(rows.names)} client{'s' * (len(rows.names) != 1)} personalised on {int(n_train.sum())} training rows"
     print(f"{kind}: {n}; written: {chosen.out}")
@@ -56,9 +54,6 @@ def personalize(chosen: argparse.Namespace) -> None:
         print(f"note: {held_out[0]} was held out of the run; without a column `split` its test rows are used, too")
     if idle := int((n_train == 0).sum()):
         print(f"{idle} of the clients have no training row; they have what the method gives a client without samples")
-    if tested is not None:
-        title = f"scores on {int(tested.n_test.sum())} test rows of {int((tested.n_test > 0).sum())} clients"
-        print_scores(title, summarize_table(tested, "test", n_train))
 
 
 def predict(chosen: argparse.Namespace) -> None:

@@ -38,14 +38,8 @@ _TIMM = "timm.models._factory.create_model"
 GONE: dict[str, Any] = {
     **{"initial_weights": "uniform", "max_depth": 5, "unseen": "tree", "source": "pool", "features": "strongest"},
     **{"max_passes": 100, "personalize_steps": 1, "cache": True, "t_dl": 1.0, "max_streams": 20, "clip_rate": 0.2},
-    **{
-        "perturbation": 0.1,
-        "component_weights": "samples",
-        "noise_scale": 1.0,
-        "capacity": 1.0,
-        "selection": "val",
-        "part": "all",
-    },
+    **{"perturbation": 0.1, "component_weights": "samples", "noise_scale": 1.0, "capacity": 1.0},
+    **{"selection": "val", "part": "all"},
     **{"linkage": "complete", "exploration_decay": 0.05, "initial_epochs": 1, "prediction": "prototype"},
     **{"router_rate": 1.0, "precondition": True, "sampling": "by_size", "loss": "logistic", "work": 0.5},
     **{"embedding": "inputs", "dimension": 16, "covariance": "diagonal", "pooling": "mean"},

@@ -64,9 +64,8 @@ class KNN(Adaptation):
         layer = computed_last(network, one_sample(block.federation, network), "adaptation")
         personal, counts = algorithm.personal_models(block.clients), block.counts()
         base, state = self._base(personal, layer, block)
-        some = call_with(base, {name: rows[0] for name, rows in state.items()}, one_sample(block.federation, base))[
-            0
-        ]  # any one has the features' width
+        anyone = {name: rows[0] for name, rows in state.items()}
+        some, _ = call_with(base, anyone, one_sample(block.federation, base))  # for the features' width
         shape = (len(counts), max(1, int(counts.max())))  # K: of the client with the most samples
         features = some.new_zeros(*shape, some.shape[1])  # [C, K, D]
         labels, positions = counts.new_zeros(2, *shape)  # and 1; 0: none
