@@ -52,6 +52,7 @@ WITH_A_BODY = {
     "fedala",
     "fedas",
     "fedbabu",
+    "fedcp",
     "fedper",
     "fedproto",
     "fedrep",

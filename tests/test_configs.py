@@ -46,6 +46,7 @@ HIDDEN = {
     "fedala",
     "fedas",
     "fedbabu",
+    "fedcp",
     "fedper",
     "fedproto",
     "fedrep",

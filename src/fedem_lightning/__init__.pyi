@@ -31,6 +31,7 @@ from .methods.fedala import FedALA
 from .methods.fedamp import FedAMP
 from .methods.fedas import FedAS
 from .methods.fedavg import FedAvg, FedAvgEnsemble, FedProx, Local, Scaffold
+from .methods.fedcp import FedCP
 from .methods.feddyn import FedDyn
 from .methods.fedem import FedEM, FedRC
 from .methods.fedfomo import FedFOMO
@@ -120,6 +121,7 @@ __all__ = [
     "FedAvgEnsemble",
     "FedBABU",
     "FedBN",
+    "FedCP",
     "FedDBE",
     "FedDyn",
     "FedEM",

@@ -147,6 +147,13 @@ ROWS = [
         hidden=True,
         as_fedavg="embeddings change the features",
     ),
+    Row(  # the model, and a policy from 5 to 10 numbers with its normalisation
+        fl.FedCP,
+        ("own",),
+        messages=(43 + 60 + 20) / 43,
+        hidden=True,
+        as_fedavg="a policy divides the features between two heads",
+    ),
     Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(fl.FedBN),
     Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),

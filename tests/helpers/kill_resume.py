@@ -25,6 +25,7 @@ NEED_A_BODY = (
     "fedala",
     "fedas",
     "fedbabu",
+    "fedcp",
     "fedper",
     "fedproto",
     "fedrep",

@@ -1,5 +1,8 @@
 """Networks that change the features before the head takes them, by tensors of the method beside the user's network."""
 
+import copy
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -112,3 +115,48 @@ class GuidedNetwork(LinearHead):
         f = self.condition(z, e.mean(dim=0, keepdim=True))
         cosines = F.normalize(f, dim=-1) @ F.normalize(self.embeddings, dim=-1).T
         return torch.cat([outputs, cosines, f], dim=-1)
+
+
+class PolicyNetwork(LinearHead):
+    """A network with its own linear head h_G and a personal one h_t, to which a policy divides the features.
+
+    (r, s) = softmax over two of ReLU(LayerNorm(linear(v * phi(x)))), so that r + s = 1 in each feature; the outputs are
+    h_t(r * phi(x)) + h_G(s * phi(x)). v is the sum of the rows of h_t's weight, of length 1, or `context` [d] if it is
+    given. With `apart` (any value) phi(x) follows: [n, ..., n_outputs + d].
+    """
+
+    own_part = "personal"
+    context: Tensor | None
+    apart: Tensor | None
+
+    def __init__(self, backbone: nn.Module, head: str | None = None) -> None:
+        super().__init__(backbone, head)
+        d = max(1, self.n_features)
+        self.personal: Any = copy.deepcopy(backbone.get_submodule(self.head))
+        policy = nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d), nn.ReLU())
+        self.policy = policy.to(next(backbone.parameters()).dtype)
+        self.register_buffer("context", None)
+        self.register_buffer("apart", None)
+
+    def check_head(self) -> None:
+        """Raises UserError if the head is not one linear layer."""
+        kind = type(self.personal).__name__
+        require(isinstance(self.personal, nn.Linear), f"head: expected one linear layer, as needed here, got {kind}")
+
+    def direction(self, weight: Tensor) -> Tensor:
+        """v of a head's weight [..., Y, d]: [..., d]."""
+        return F.normalize(weight.detach().sum(dim=-2), dim=-1)
+
+    def forward(self, x: Inputs) -> Tensor:
+        """The outputs; see the class."""
+        v = self.direction(self.personal.weight) if self.context is None else self.context
+        own: list[Tensor] = []
+
+        def divided(z: Tensor) -> Tensor:
+            r, s = self.policy(v * z).unflatten(-1, (2, -1)).softmax(dim=-2).unbind(dim=-2)  # [n, ..., d]
+            own.append(self.personal(r * z))
+            return s * z
+
+        generic, z = self.through(x, divided)
+        outputs = own[-1] + generic
+        return outputs if self.apart is None else torch.cat([outputs, z], dim=-1)
