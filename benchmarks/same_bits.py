@@ -53,6 +53,7 @@ WITH_A_BODY = {
     "fedas",
     "fedbabu",
     "fedcp",
+    "fedpac",
     "fedper",
     "fedproto",
     "fedrep",

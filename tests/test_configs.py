@@ -47,6 +47,7 @@ HIDDEN = {
     "fedas",
     "fedbabu",
     "fedcp",
+    "fedpac",
     "fedper",
     "fedproto",
     "fedrep",

@@ -38,6 +38,7 @@ from .methods.fedfomo import FedFOMO
 from .methods.fedgmm import FedGMM
 from .methods.fedlc import FedLC
 from .methods.fednova import FedNova
+from .methods.fedpac import FedPAC
 from .methods.floral import FLoRAL
 from .methods.gpfl import GPFL
 from .methods.hypcluster import HypCluster, Mapper
@@ -129,6 +130,7 @@ __all__ = [
     "FedGMM",
     "FedLC",
     "FedNova",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",

@@ -26,6 +26,7 @@ MOST_WAITS = {  # in a round after the first, of four clients in one block
     "FedAMP": 22,
     "FedAS": 28,
     "FedFOMO": 98,
+    "FedPAC": 158,
     "FedProto": 23,
     "GPFL": 21,
     "MOCHA": 23,

@@ -154,6 +154,14 @@ ROWS = [
         hidden=True,
         as_fedavg="a policy divides the features between two heads",
     ),
+    Row(
+        fl.FedPAC,
+        ("own",),
+        messages=(43 + 2 * 15 + 3 + 1) / 43,  # with mu, V, and sums and numbers by class
+        down=1 + 15 / 2 / 43,  # no class means in the first of two rounds
+        hidden=True,
+        as_fedavg="heads and bodies move in turn",
+    ),
     Row(fl.FedBABU, messages=25 / 43, hidden=True, as_fedavg="the head does not move"),
     Row(fl.FedBN),
     Row(fl.FedALA, ("own",), draws=True, hidden=True, options={"tolerance": 9.0}),

@@ -26,6 +26,7 @@ NEED_A_BODY = (
     "fedas",
     "fedbabu",
     "fedcp",
+    "fedpac",
     "fedper",
     "fedproto",
     "fedrep",

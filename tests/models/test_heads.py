@@ -20,6 +20,7 @@ from fedem_lightning import (
     FedDBE,
     FedEM,
     FederatedAlgorithm,
+    FedPAC,
     FedPer,
     FedProto,
     FedRep,
@@ -57,7 +58,7 @@ class LastFirst(Ordered):
 
 SHARED: dict[str, Any] = {"shared": "body", "n_components": 2, "initialization": "random"}
 CASES: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
-    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE, FedAS)),
+    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE, FedAS, FedPAC)),
     (FedEM, SHARED),
     (FedAvg, {"adaptation": KNN(lambdas=(0.7,))}),
 ]

@@ -38,7 +38,8 @@ class PolicyStep(LocalStep):
     ) -> tuple[Tensor, Models]:
         """See `LocalStep`; the network gives outputs and then features."""
         outputs, buffers = self.outputs(params, buffers, x, size, key)  # [B, ..., n_outputs + d]
-        n_outputs = outputs.shape[-1] - int(self.backbone.n_features)
+        network: Any = self.backbone
+        n_outputs = outputs.shape[-1] - network.n_features
         self.backbone.eval()  # else it would count its batches, or drop features
         with torch.no_grad():
             before = call_with(self.backbone, self.received, x)[..., n_outputs:]
