@@ -112,10 +112,3 @@ def test_a_client_of_one_class_is_refused_in_one_line() -> None:
         train(FedLC(Linear((4,), 3), 3), data, 1)
     assert "\n" not in str(error.value)
     train(FedLC(Linear((4,), 3), 3, keep_own=True), data, 1)
-
-
-def test_class_weights_are_refused() -> None:
-    data = make_data(class_weights=(1.0, 2.0, 3.0), sizes=(20,) * 4)
-    with pytest.raises(UserError, match=r"no class weights and no label smoothing; use algorithm\.keep_own=true"):
-        train(FedLC(Linear((4,), 3), 4), data, 1)
-    train(FedLC(Linear((4,), 3), 4, keep_own=True), data, 1)

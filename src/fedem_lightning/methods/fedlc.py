@@ -51,10 +51,10 @@ class FedLC(FederatedAlgorithm):
         self.private_ok = keep_own  # else a refusal tells that a client has one class
 
     def prepare(self, data: Federation) -> None:
-        """Margins need classes; the paper's loss has no weights of classes, and no smoothed labels."""
+        """Margins need classes; the paper's loss has no smoothed labels."""
         check_classes(self, data)
-        plain = not getattr(data.task, "class_weights", None) and not getattr(data.task, "label_smoothing", 0.0)
-        lacks = "the paper's loss has no class weights and no label smoothing; use algorithm.keep_own=true"
+        plain = not getattr(data.task, "label_smoothing", 0.0)
+        lacks = "the paper's loss has no label smoothing; use algorithm.keep_own=true"
         require(plain or self.keep_own, f"algorithm: FedLC, {lacks}")
 
     def initialize(self, data: Federation) -> None:

@@ -160,7 +160,6 @@ SAME = {
     **{name: "fedavg aggregation=multi_krum" for name in ("krum", "multikrum")},
     **{name: f"fedavg algorithm/server_optimizer={name}" for name in ("fedadam", "fedyogi", "fedadagrad")},
     "fedopt": "fedavg algorithm/server_optimizer=fedadam",
-    "fedavgm": "fedavg +algorithm.server_optimizer.momentum=0.9",
     "fedmedian": "fedavg aggregation=median",
     "fedtrimmedavg": "fedavg aggregation=trimmed_mean",
     "fedmtl": "mocha",
