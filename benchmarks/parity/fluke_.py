@@ -101,6 +101,7 @@ THEIRS = {
     "lg_fedavg": Theirs("lg_fedavg.LGFedAVG", in_parts, part="head", own_start=True),
     "fedrep": Theirs("fedrep.FedRep", in_parts, {"tau": EPOCHS}, part="encoder", own_start=True),
     "fedrod": Theirs("fedrod.FedROD", with_two_heads),
+    "moon": Theirs("moon.MOON", client={"mu": 1.0, "tau": 0.5}),
 }
 assert tuple(THEIRS) == FLUKE
 

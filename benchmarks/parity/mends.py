@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -200,3 +201,42 @@ def fedproto_weights(shared: Shared) -> None:
         return found
 
     server.proto_aggregation = weighted
+
+
+@mend("feddyn", "clientdyn.py 45")
+def feddyn_square(shared: Shared) -> None:
+    """The penalty is (alpha / 2) |theta - w|^2, with the square."""
+    module: Any = importlib.import_module("flcore.clients.clientdyn")
+    module.torch = SimpleNamespace(**vars(torch) | {"norm": lambda away, p: away.square().sum()})
+
+
+@mend("fedamp", "clientamp.py 37-39")
+def fedamp_pull(shared: Shared) -> None:
+    """The penalty lambda / (2 alpha) |w - u_i|^2 has a gradient; there it is made of numbers."""
+    kind = client("AMP")
+    made = kind.__init__
+
+    def make(self: Any, *options: Any, **named: Any) -> None:
+        made(self, *options, **named)
+
+        def pull(*_: object) -> None:
+            for p, u in zip(self.model.parameters(), self.client_u.parameters(), strict=True):
+                p.grad += self.lamda / self.alphaK * (p.data - u.data)
+
+        self.optimizer.register_step_pre_hook(pull)
+
+    kind.__init__ = make
+
+
+@mend("fedlc", "serverlc.py 18-24")
+def fedlc_margins(shared: Shared) -> None:
+    """The margin of class i is tau n_t,i^(-1/4), by the client's own labels, not by those of all clients."""
+    kind = there("flcore.servers.serverlc", "FedLC")
+    made = kind.__init__
+
+    def make(self: Any, *options: Any) -> None:
+        made(self, *options)
+        for one in self.clients:
+            one.calibration = self.args.tau * one.sample_per_class ** (-1 / 4)
+
+    kind.__init__ = make

@@ -59,11 +59,15 @@ PAIRS = {
     "fedrod": Pair("FedRoD", theirs="FedROD"),
     "dbe": Pair("FedDBE", {"penalty": 1.0, "mean_rate": 0.5}, flags="-klw 2 -mo 0.5"),  # it halves kappa
     "fedas": Pair("FedAS", {"align_lr": 0.01}),
+    "moon": Pair("MOON", {"mu": 1.0, "temperature": 0.5}, flags="-mu 1 -tau 0.5"),
+    "feddyn": Pair("FedDyn", {"alpha": 0.1}, flags="-al 0.1"),
+    "fedamp": Pair("FedAMP", {"sigma": 10.0, "alpha": 1.0, "penalty": 0.5}, flags="-sg 10 -alk 1 -lam 0.5"),
+    "fedlc": Pair("FedLC", {"keep_own": True}, flags="-tau 1"),
     "fedproto": Pair("FedProto", {"penalty": 1.0}, flags="-lam 1"),
 }
 
 
-FLUKE = ("fedavg", "fedprox", "scaffold", "ditto", "fedper", "lg_fedavg", "fedrep", "fedrod")
+FLUKE = ("fedavg", "fedprox", "scaffold", "ditto", "fedper", "lg_fedavg", "fedrep", "fedrod", "moon")
 """The methods that are compared with fluke, too."""
 
 
