@@ -52,7 +52,8 @@ class FedDBE(PartialAveraging):
     Before the first round all clients train for one epoch without b and without the penalty; their mean features give
     zbar, weighted by n_t, and their models are forgotten. In a round a client minimises
 
-        f_t(phi, h, b_t) + kappa |m - zbar|^2 / d,  m <- (1 - q) m + q (the batch's mean of phi(x)),  m = 0 at first.
+        f_t(phi, h, b_t) + kappa |m - zbar|^2 / d,
+        m <- (1 - q) m + q (the batch's mean of phi(x)),  m = 0 at first.
 
     An unseen client trains b from 0; phi and h are fixed.
 

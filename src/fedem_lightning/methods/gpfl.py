@@ -47,7 +47,8 @@ class GPFL(PartialAveraging):
     The server averages the body phi, the embeddings e_y of the classes, and CoV(z, c) = ReLU((1 + gamma(c)) z +
     beta(c)). With g = mean_y e_y and f = CoV(phi(x), g) a client minimises
 
-        CE(h_t(CoV(phi(x), p_t)), y) + CE(cos(f, e), y) + lambda |f - e_y| + (mu / 2) (|e|^2 + |CoV|^2)
+        CE(h_t(CoV(phi(x), p_t)), y) + CE(cos(f, e), y) + lambda |f - e_y|
+        + (mu / 2) (|e|^2 + |CoV|^2)
 
     In a round p_t, g and the e_y of the third term stay as received; e learns by the second term.
 
