@@ -57,9 +57,9 @@ def follow_the_order(work: Work) -> None:
         return DataLoader(samples, batch_sampler=passes)  # type: ignore[arg-type]
 
     def noting_the_client(load: Callable[..., Any]) -> Callable[..., Any]:
-        def loading(self: Any, *options: Any) -> Any:
+        def loading(self: Any, *options: Any, **named: Any) -> Any:
             SHARED.client = self
-            return load(self, *options)
+            return load(self, *options, **named)
 
         return loading
 
