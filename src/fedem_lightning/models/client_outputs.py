@@ -47,7 +47,8 @@ _WAYS: WeakKeyDictionary[nn.Module, _Way] = WeakKeyDictionary()
 def client_outputs(network: nn.Module, models: Models, block: Block) -> Iterator[Part]:
     """Outputs of the models [C, M, ...] of the block's clients for their own samples."""
     network.eval()
-    like, counts = next(network.parameters()), block.counts().cpu()  # all that decides is on the CPU: a GPU waits once
+    like = next(network.parameters())
+    counts = block.counts().cpu()  # groups are made on the CPU, which waits for a GPU once
     key = (like.device, *models, *map(id, network.parameters()))  # of what a stacked network has copies
     way = _WAYS.get(network)
     if way is None or way.key != key:

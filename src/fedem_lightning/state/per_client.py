@@ -110,7 +110,7 @@ class States:
         for tensor in own:
             rows = tensor.index_select(0, clients.to(tensor.device)).unsqueeze(1).flatten(1)
             finite = rows.sum(dim=1).isfinite()
-            if rows.device.type != "cpu" or not finite.all():  # a sum may overflow; to look waits for a GPU
+            if rows.device.type != "cpu" or not finite.all():  # a sum may overflow; on a GPU the CPU would wait for it
                 finite = rows.isfinite().all(dim=1)
             bad |= ~finite.to(bad.device)
         return bad
