@@ -47,6 +47,19 @@ def test_a_tuned_method_begins_with_the_best_setting_of_its_base() -> None:
     assert len({setting["adaptation.client_optimizer.lr"] for setting in found}) > 2
 
 
+def test_a_tuned_method_follows_its_base_to_better_settings() -> None:
+    """The base's best rate is 0.1, then 0.03, in the end 0.056; with 0.1 all diverges, and 0.01 is best for tuning."""
+    tuned = next(c for c in default_candidates(linear=True) if c.name == "fedavg_tuned")
+    found: list[tuple[Setting, float]] = []
+    for rate in (0.1, 0.03, 0.03, 0.03, 0.03, 0.056):
+        setting = next_setting(tuned, found, {RATE: rate})
+        assert setting is not None
+        found.append((setting, setting["adaptation.client_optimizer.lr"] if rate < 0.1 else math.inf))
+    assert [setting[RATE] for setting, _ in found] == [0.1, 0.03, 0.03, 0.03, 0.03, 0.056]
+    assert [setting["adaptation.client_optimizer.lr"] for setting, _ in found] == [0.1, 0.01, 0.03, 0.3, 0.01, 0.01]
+    assert [setting["adaptation.epochs"] for setting, _ in found] == [1, 1, 1, 1, 5, 1]
+
+
 def test_named_methods_come_with_their_bases_and_with_those_that_answers_compare_with() -> None:
     assert [c.name for c in candidates(["fedem_tuned"], linear=True)] == ["local", "fedavg", "fedem", "fedem_tuned"]
     assert [c.name for c in candidates(["ditto"], linear=False)] == ["local", "fedavg", "ditto"]

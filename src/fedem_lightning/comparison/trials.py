@@ -82,27 +82,24 @@ def next_setting(candidate: Candidate, tried: Sequence[tuple[Setting, float]], s
     """The setting of a method's next trial, from those tried with their validation errors (inf: it diverged).
 
     First come rates on a logarithmic grid, beyond its edge while the best one lies there; then the other keys, one
-    after the other, with the best values so far; then rates between the best one and its neighbours. `start` is what
-    trials begin with, empty or the best setting of the candidate's base, whose rate is kept. None: nothing is left.
+    after the other, with the best values so far; then rates between the best one and its neighbours. `start` is empty,
+    or the best setting so far of the candidate's base, which each trial takes over. None: nothing is left.
     """
-    if candidate.base is not None and not tried:
-        return {**start, **{key: values[0] for key, values in candidate.others.items()}}
     best, error = min(tried, key=lambda trial: trial[1]) if tried else ({}, math.inf)
-    best = best or {key: values[0] for key, values in candidate.others.items()}
+    best = {**(best or {key: values[0] for key, values in candidate.others.items()}), **start}
     seen = [setting for setting, _ in tried]
-    rates = sorted(setting[RATE] for setting in seen)
-    new = (
-        _rate_of_grid(rates, rates[0] if math.isinf(error) and rates else best.get(RATE))
-        if candidate.base is None
-        else None
-    )
-    if new is not None:
-        return {**best, RATE: new}
+    if candidate.base is None:
+        rates = sorted(setting[RATE] for setting in seen)
+        new = _rate_of_grid(rates, rates[0] if math.isinf(error) and rates else best.get(RATE))
+        if new is not None:
+            return {**best, RATE: new}
     for key, values in candidate.others.items():
         for value in values:
             setting = {**best, key: value}
             if setting not in seen and not any(one[key] == value for one in seen):
                 return setting
+    if candidate.base is not None and best not in seen:
+        return best  # the base has found a better setting since
     finer = (best[RATE] * factor for factor in (10**-0.25, 10**0.25, 10**-0.125, 10**0.125))
     return next((one for rate in finer if (one := {**best, RATE: float(f"{rate:.2g}")}) not in seen), None)
 
