@@ -19,12 +19,12 @@ from fedem_lightning import (
     UserError,
     VmapEngine,
 )
-from fedem_lightning.data.__main__ import describe, label_counts, main
+from fedem_lightning.data.__main__ import main
 from fedem_lightning.data.samples import Windows
 from fedem_lightning.data.tasks import Classification
 from fedem_lightning.data.text import split_in_order, window_starts
 from fedem_lightning.local.engine.base import Engine
-from helpers.federations import split_of, stored, train
+from helpers.federations import stored, train
 from helpers.folders import save_text
 
 RNG = np.random.default_rng(0)
@@ -212,23 +212,7 @@ def test_fedem_on_characters_follows_the_equations(play: Path, engine: Engine) -
         assert_allclose(model.pi[t], q[:, block.owner == t].mean(dim=1), rtol=1e-9)
 
 
-def test_a_federation_is_described(colour: Path) -> None:
-    data = ImageDataModule("cifar10", "dirichlet", n_clients=5, alpha=0.3, path=colour, unseen_fraction=0.2)
-    facts = describe(data.federation)
-    counts = label_counts(data.federation)
-    assert counts is not None
-    assert counts.sum() == N == facts["samples"]
-    assert (facts["clients"], facts["seen"]) == (5, 4)
-    client = np.empty(N, dtype=int)
-    for split, positions in data.federation.splits.items():
-        client[split_of(data.federation, split).index] = np.repeat(np.arange(5), positions.counts())
-    assert np.array_equal(counts, np.bincount(client * 10 + LABELS, minlength=50).reshape(5, 10))
-
-
-def test_the_data_command(colour: Path, play: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["describe", "shakespeare", f"dataset.path={play}", "dataset.window=5"])
-    main(["describe", "cifar10", f"dataset.path={colour}", "dataset.n_clients=4", "dataset.partition=iid"])
-    assert capsys.readouterr().out.count("digest") == 2
+def test_the_data_command(colour: Path, capsys: pytest.CaptureFixture[str]) -> None:
     colour.with_name("cifar10.npz").write_bytes(colour.read_bytes())
     main(["download", "cifar10", f"data_dir={colour.parent}"])
     assert capsys.readouterr().out == f"already there: {colour.with_name('cifar10.npz')}\n"

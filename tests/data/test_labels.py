@@ -8,7 +8,6 @@ import torch
 
 from fedem_lightning import FederatedDataModule, UserError
 from fedem_lightning.aggregate.faults import LabelFlip
-from fedem_lightning.data.__main__ import describe
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import MISSING, LanguageModel, MultiLabel
 from helpers.federations import stored
@@ -62,7 +61,7 @@ def test_missing_labels_are_counted_and_samples_without_any_refused(x: Any, y: A
     y = y.astype(float)
     y.reshape(N, -1)[1, 0] = y.reshape(N, -1)[6, 1] = np.nan
     data = made(x, y, task).federation
-    assert describe(data)["missing_labels"] == f"2 of {y.size}, left out of losses and scores"
+    assert data.notes["missing_labels"] == f"2 of {y.size}, left out of losses and scores"
     expected = y if task == "regression" else np.where(np.isnan(y), MISSING, y)
     np.testing.assert_array_equal(stored(data).y, expected)
     y[[2, 5]] = np.nan

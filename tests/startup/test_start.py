@@ -72,7 +72,7 @@ WRONG = {
     "compare, key": ["fedem_lightning.compare", "+experiment=digits", "algoritm=fedem"],
     "compare, value": ["fedem_lightning.compare", "+experiment=digits", "trainer.max_epochs=x"],
     "compare, method": ["fedem_lightning.compare", "+experiment=digits", "--methods", "fedme"],
-    "data": ["fedem_lightning.data", "describe", "digits", "dataset.alpha=x"],
+    "data": ["fedem_lightning.data", "download", "mnist", "data_dr=x"],
     "report": ["fedem_lightning.report", "--ou", "x"],
     **{name: [f"fedem_lightning.{name}", "--ot", "x"] for name in ("personalize", "predict", "evaluate", "export")},
 }

@@ -1,5 +1,6 @@
 """What people type after `python -m fedem_lightning`, and what the line says."""
 
+TABLE = "dataset=table dataset.label=y dataset.client=client"
 ROWS = {
     "algorithm=fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
     "algorithm=FedALA": "algorithm=FedALA: no such choice; did you mean fedala?",
@@ -29,6 +30,23 @@ ROWS = {
     "algorithm=agnostic": "dataset.domains: Agnostic needs the domain of every sample",
     "algorithm=mocha backbone=mlp": "algorithm.backbone: MOCHA needs one linear layer with one output",
     "dataset=digits dataset.n_clients=100000": "dataset.n_clients: 1797 samples are too few for 100000 clients with",
+    "dataset=npz": "dataset.path: expected an .npz file, e.g. dataset.path=my.npz",
+    "dataset=npz dataset.path=none.npz": "dataset.path: no file none.npz",
+    "dataset=npz dataset.path=folder": "dataset.path: no file folder",
+    "dataset=npz dataset.path=half.npz": "dataset.path: half.npz is no .npz file, or only a part of one",
+    "dataset=npz dataset.path=no_client.npz": "dataset.path: no_client.npz lacks client",
+    "dataset=npz dataset.path=half_clients.npz": "client: expected whole numbers or strings, got dtype float64",
+    "dataset=npz dataset.path=good.npz dataset.task=rank": "dataset.task: expected 'classification', 'binary',",
+    "dataset=npz dataset.path=good.npz dataset.unseen=[nobody]": "dataset.unseen: no client is named nobody",
+    "dataset=table dataset.path=good.csv dataset.label=z": "dataset.label: no column 'z'",
+    f"{TABLE} dataset.path=header.csv": "dataset.path: header.csv has no rows",
+    f"{TABLE} dataset.path=headless.csv": "dataset.path: headless.csv has several columns of the name 0",
+    f"{TABLE} dataset.path=folder.csv": "dataset.path: no file folder.csv",
+    f"{TABLE} dataset.path=mine.txt": "dataset.path: expected a .csv or .parquet file, got mine.txt",
+    "dataset=pfllib dataset.path=folder": "dataset.path: no .npz file in folder/train; expected PFLlib's folder",
+    "dataset=torch": "dataset.data._target_: expected MODULE.NAME of a class or a function,",
+    "dataset=torch dataset.data._target_=mine.nothing": "dataset.data._target_: cannot import mine.nothing",
+    "dataset=no_such": "dataset=no_such: no such choice",
     "dataset=digits backbone=lstm": "backbone: it does not take samples of shape",
     "backbone=cnn": "backbone: CNN takes images",
     "backbone._target_=nope.Net": "backbone._target_: cannot import nope.Net",

@@ -18,7 +18,7 @@ IN_PROCESSES = (
     *("algorithm=fedagv", "trainer.max_epoch=3", "--verison", "seed=abc", "run_dir=run", "ckpt_path=none.ckpt"),
     *("backbone._target_=nope.Net", "algorithm.client_optimizer.lr=1e38"),
 )
-COMMANDS_IN_PROCESSES = ("report none", "evaluate folder good.npz", "data describe no_such")
+COMMANDS_IN_PROCESSES = ("report none", "evaluate folder good.npz", "data download mnist data_dr=x")
 
 
 @pytest.fixture(scope="module")

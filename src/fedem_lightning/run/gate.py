@@ -70,7 +70,15 @@ def check_configuration(config: DictConfig, typed: Collection[str] | None = None
         read = re.search(rf"[{{,:] *{re.escape(str(key))}\b", written)
         require(read is not None, f"{key}: nothing reads this key{meant(key, [*_OWN, *GROUPS, 'experiment'])}")
     for group in GROUPS:
-        check_group(group, values.get(group), typed)
+        value = values.get(group)
+        if group in NAMED:
+            AllowedValues(Mapping[str, Mapping[str, Any] | None] | None).check(group, value)
+            parts = {f"{group}.{name}": part for name, part in (value or {}).items() if part is not None}
+        else:
+            parts = {group: value} if value or group in NEEDED else {}
+        for key, part in parts.items():
+            AllowedValues(Mapping[str, Any]).check(key, part)
+            _check_part(key, {"_target_": None, **part}, typed)
 
 
 def keys_typed(overrides: Sequence[str]) -> set[str]:
@@ -81,18 +89,6 @@ def keys_typed(overrides: Sequence[str]) -> set[str]:
 def _reads(text: str) -> list[str]:
     """The rates and settings of methods that a configuration's interpolations read."""
     return re.findall(r"\b(?:learning_rates|method_settings)\.[\w.]+", text)
-
-
-def check_group(group: str, value: Any, typed: Collection[str] | None = None) -> None:
-    """Checks what a configuration has under one of its groups, without interpolations; see `check_configuration`."""
-    if group in NAMED:
-        AllowedValues(Mapping[str, Mapping[str, Any] | None] | None).check(group, value)
-        parts = {f"{group}.{name}": part for name, part in (value or {}).items() if part is not None}
-    else:
-        parts = {group: value} if value or group in NEEDED else {}
-    for key, part in parts.items():
-        AllowedValues(Mapping[str, Any]).check(key, part)
-        _check_part(key, {"_target_": None, **part}, typed)
 
 
 def _check_part(key: str, part: dict[str, Any], typed: Collection[str] | None) -> None:
