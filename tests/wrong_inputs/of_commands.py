@@ -7,7 +7,6 @@ ROWS = {
     "report folder": "no run can be read: folder: no run in it or below",
     "report run --out run/results.json": "--out: run/results.json is no folder",
     "report run --out report": "--out: report already holds report.html",
-    "report run --compare fedavgg fedem": "--compare: no table has both 'fedavgg' and 'fedem'; the rows are ",
     "evaluate folder good.npz": "folder: no checkpoint here",
     "evaluate run none.npz": "DATA: no file none.npz",
     "evaluate run good.npz --out evaluated": "--out: evaluated already holds evaluation.json",

@@ -28,9 +28,6 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="also write a page, the table with all columns, and figures there"
     )
     options.add_argument("--force", action="store_true", help="with --out: write over an earlier report")
-    options.add_argument(
-        "--compare", nargs=2, metavar=("A", "B"), help="also compare two rows client by client; labels, or algorithms"
-    )
     return options
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import base64
-import math
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader
@@ -20,20 +18,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.columns import CAVEAT
-from fedem_lightning.report.doubts import doubts, finished
+from fedem_lightning.report.doubts import finished
 from fedem_lightning.report.figures import Drawn, curves
 from fedem_lightning.report.finished_run import Run, find_runs
-from fedem_lightning.report.gains_by_client import (
-    CHANCE_LEVEL,
-    compare_clients,
-    compared,
-    gains_and_losses,
-    said_p,
-    t_test,
-)
-from fedem_lightning.report.groups import Group, Setting, as_typed, group_runs, shorten
+from fedem_lightning.report.groups import as_typed, group_runs, shorten
 from fedem_lightning.report.scores_table import Table, headline, scores_table
 from fedem_lightning.run.commands import check_folder
 from fedem_lightning.settings.errors import one_line, require
@@ -42,12 +31,11 @@ from fedem_lightning.settings.files import write_atomically
 
 @dataclass
 class Report:
-    """Content of the report; `pairs` are rows whose clients are compared."""
+    """Content of the report."""
 
     tables: list[Table]
     left_out: list[str] = field(default_factory=list)
     figure: Drawn | None = None
-    pairs: list[tuple[Setting, Group, Group]] = field(default_factory=list)
 
 
 def make_report(chosen: argparse.Namespace) -> None:
@@ -56,12 +44,9 @@ def make_report(chosen: argparse.Namespace) -> None:
         check_folder(chosen.out, ["report.html", "report.csv", "curves.pdf", "curves.png"], chosen.force)
     report = assemble(chosen.folders)
     require(bool(report.tables), f"no run can be read: {'; '.join(report.left_out)}")
-    report.pairs = compared([table.setting for table in report.tables], chosen.compare) if chosen.compare else []
     if chosen.out is not None:
         report.figure = curves([table.setting for table in report.tables])
     print_parts(report_parts(report))
-    for pair in report.pairs:
-        print_parts(map(Text, comparison_lines(*pair)))
     if chosen.out is not None:
         print(f"written: {one_line(chosen.out)} ({', '.join(write_report(report, chosen.out))})")
 
@@ -136,35 +121,6 @@ def _drawn(table: Table) -> RichTable:
         cells = [Text(table.text(group, key), style="bold" if table.is_bold(group, key) else "") for key in table.shown]
         drawn.add_row(Text(table.row(group)), *cells)
     return drawn
-
-
-def comparison_lines(setting: Setting, a: Group, b: Group) -> Iterator[str]:
-    """The comparison of two rows line by line; gains are positive where `a` is better. Each client counts once."""
-    yield f"\n{shorten(setting.title)}: {a.name} against {b.name}, {setting.unit.replace(',', ' in')}"
-    clients = compare_clients(a, b)
-    if withheld := doubts([a, b]):
-        yield f"withheld: {withheld}; the lines below the table say what mends it"
-        return
-    if clients.empty:
-        yield "no client is in both: the runs have no common seed, or no readable clients.parquet"
-        return
-    yield f"a gain is positive where the score with {a.name} is {setting.better}"
-    gain, seeds = (clients.groupby(key)["gain"].mean() for key in ("id", "seed"))
-    result = mean_tests(gain.to_numpy(), np.zeros(len(gain), dtype=np.int64), 1)
-    over = f"{len(gain)} clients" + (f", means over {len(seeds)} seeds" if len(seeds) > 1 else "")
-    interval = f"95 % interval {result.low[0]:+.3g} to {result.high[0]:+.3g}, {said_p(result.p[0])} ({over})"
-    about = "interval and p are about other clients with these trained models, not about other seeds"
-    yield f"mean gain {gain.mean():+.3g}, {interval}; {about}"
-    if len(seeds) > 1:
-        yield f"t-test over {len(seeds)} seeds: {said_p(t_test(seeds.to_numpy()))}"
-    shares = gains_and_losses(clients)
-    yield f"clients: {shares.better:.1%} better, {shares.worse:.1%} worse, {shares.equal:.1%} equal"
-    if math.isnan(shares.gains):
-        yield "no client can be tested alone: the scores of its samples are not known"
-        return
-    by_chance = f"by chance alone at most {CHANCE_LEVEL / 2:.1%} each"
-    untested = f"; {n:.1%} could not be tested alone" if (n := clients["p"].isna().mean()) else ""
-    yield f"beyond chance: {shares.gains:.1%} gain, {shares.loses:.1%} lose; {by_chance}{untested}"
 
 
 def csv_table(tables: Sequence[Table]) -> pd.DataFrame:

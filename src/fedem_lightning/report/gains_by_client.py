@@ -10,8 +10,7 @@ from scipy import special, stats
 from fedem_lightning.evaluate.summaries import mean_tests
 from fedem_lightning.report.doubts import doubts
 from fedem_lightning.report.finished_run import Run
-from fedem_lightning.report.groups import Group, Setting
-from fedem_lightning.settings.errors import one_line, require
+from fedem_lightning.report.groups import Group
 
 CHANCE_LEVEL = 0.05
 """Level of every test: a difference with p below it is called beyond chance."""
@@ -45,11 +44,6 @@ def t_interval(differences: np.ndarray) -> tuple[float, float]:
     """Student's 95 % interval of a mean difference over two seeds or more, which are assumed normal."""
     reach = stats.t.ppf(1 - CHANCE_LEVEL / 2, len(differences) - 1) * stats.sem(differences)
     return float(differences.mean() - reach), float(differences.mean() + reach)
-
-
-def said_p(p: float) -> str:
-    """A p-value within a sentence."""
-    return "no p" if math.isnan(p) else "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def leaders(columns: Mapping[str, pd.DataFrame], sign: int) -> tuple[dict[str, str], list[str]]:
@@ -132,24 +126,3 @@ def gains_and_losses(clients: pd.DataFrame) -> pd.Series:
     better, worse = gain > 0, gain < 0
     result = {"better": better, "worse": worse, "equal": gain == 0, "gains": better * sure, "loses": worse * sure}
     return pd.DataFrame(result).mean()
-
-
-def compared(settings: Sequence[Setting], names: Sequence[str]) -> list[tuple[Setting, Group, Group]]:
-    """The two rows that `names` mean, for each setting that has both; UserError if there are none, or several."""
-    pairs = []
-    for setting in settings:
-        rows = [
-            [group for group in setting.groups if name in (group.label, group.name)]
-            or [group for group in setting.groups if name == group.algorithm]
-            for name in names
-        ]
-        for name, result in zip(names, rows, strict=True):
-            labels = ", ".join(repr(group.label) for group in result)
-            what = f"means {len(result)} rows of {setting.title}; expected one of {labels}"
-            require(len(result) < 2, f"--compare: {one_line(name)!r} {what}")
-        if all(rows):
-            pairs.append((setting, rows[0][0], rows[1][0]))
-    known = ", ".join(dict.fromkeys(repr(group.label) for setting in settings for group in setting.groups))
-    both = " and ".join(repr(one_line(name)) for name in names)
-    require(bool(pairs), f"--compare: no table has both {both}; the rows are {known}")
-    return pairs
