@@ -46,9 +46,8 @@ def held_out(data: fl.FederatedDataModule, labelled: int | None, seed: int) -> f
         federation = federation._with(splits={**federation.splits, "train": train})
     if labelled == 0:
         positions, _ = federation.splits["train"].positions(unseen)
-        federation = federation.with_samples(
-            federation.samples.relabelled(positions, lambda y: torch.full_like(y, MISSING))
-        )
+        samples = federation.samples.relabelled(positions, lambda y: torch.full_like(y, MISSING))
+        federation = federation._with(samples=samples)
     return fl.FederatedDataModule(federation)
 
 

@@ -69,7 +69,7 @@ def test_other_samples_have_another_digest_and_a_moved_federation_the_same() -> 
     data = federation()
     before = data.digest()
     more = Arrays(torch.cat([stored(data).x, stored(data).x[:1]]), stored(data).y)
-    assert data.with_samples(more).digest() != before
+    assert data._with(samples=more).digest() != before
     assert data.with_part(torch.tensor([0]), 0.0, seed=0).digest() != before
     assert data.to("cpu").digest() == data.digest() == before
 

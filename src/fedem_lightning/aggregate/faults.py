@@ -116,4 +116,4 @@ class LabelFlip(Faults):
         positions, _ = federation.splits["train"].positions(faulty)
         task: Any = federation.task
         other = federation.samples.relabelled(positions, lambda y: torch.where(known(y), task.n_classes - 1 - y, y))
-        return federation.with_samples(other)
+        return federation._with(samples=other)

@@ -1,22 +1,19 @@
 """The page of a comparison, to send to a colleague: the answer, a table, three pictures, what was tried, warnings."""
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedem_lightning.comparison.answer import gain
 from fedem_lightning.comparison.runs import Runs
 from fedem_lightning.comparison.sentences import Findings
+from fedem_lightning.report.command import page
 from fedem_lightning.report.figures import PALETTE, STYLE
 from fedem_lightning.report.finished_run import read_run
-from fedem_lightning.settings.errors import one_line
 from fedem_lightning.settings.files import write_atomically
 
 _MOST_TICKS = 60
@@ -29,18 +26,13 @@ def write_page(
     """Writes comparison.html, and the table and the runs as CSV; returns the page's path."""
     with mpl.rc_context(STYLE):
         pictures = [picture for picture in (_gains(findings), _weights(findings), _new_clients(findings)) if picture]
-    environment = Environment(
-        loader=PackageLoader("fedem_lightning", ""),
-        autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else one_line(value)[:600],
-        trim_blocks=True,
-    )
     table, path = findings.table(), runs.folder / "comparison.html"
-    page = environment.get_template("comparison/page.html").render(
+    content = page(
+        "comparison/page.html",
         lines=lines,
         columns=list(table.columns),
         rows=table.to_numpy().tolist(),
-        pictures=[(title, _inside(figure), caption) for title, figure, caption in pictures],
+        pictures=[(title, _png(figure), caption) for title, figure, caption in pictures],
         doubts=doubts,
         left_out=[f"{name}: {reason}" for name, reason in left_out.items()],
         runs=[
@@ -50,15 +42,15 @@ def write_page(
         noun=findings.noun,
         seeds=findings.seeds,
     )
-    write_atomically(path, page.encode())
+    write_atomically(path, content)
     write_atomically(runs.folder / "comparison.csv", table.to_csv(index=False).encode())
     return path
 
 
-def _inside(figure: Figure) -> Markup:
+def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, dpi=144)
-    return Markup("data:image/png;base64," + base64.b64encode(content.getvalue()).decode())
+    return content.getvalue()
 
 
 def _gains(findings: Findings) -> tuple[str, Figure, str]:

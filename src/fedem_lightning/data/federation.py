@@ -226,10 +226,6 @@ class Federation:
         """The federation in which `clients` have only a subset of their training samples."""
         return self._with(splits={**self.splits, "train": self.splits["train"].thinned(clients, fraction, seed)})
 
-    def with_samples(self, samples: Samples) -> "Federation":
-        """The federation with other samples at its positions, or with additional samples after them."""
-        return self._with(samples=samples)
-
     def _with(self, **changes: Any) -> "Federation":
         """A copy with some attributes replaced; it shares the others."""
         other = copy.copy(self)

@@ -68,7 +68,7 @@ def embedded(data: FederatedDataModule, body: Pretrained) -> FederatedDataModule
     reason = f"{len(distinct)} samples once, {distinct.shape[1]} numbers each ({size:.1f} MB, {seconds:.1f} s)"
     rank_zero_only(print)(f"the frozen body has computed the features of {reason}; clients train heads on them")
     made = copy.copy(data)
-    made.federation = made._on_device = federation.with_samples(Embedded(raw, features, raw.y))
+    made.federation = made._on_device = federation._with(samples=Embedded(raw, features, raw.y))
     return made
 
 

@@ -149,27 +149,36 @@ def _cell(text: Any) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def html_page(report: Report) -> str:
-    """The whole page; the template escapes all text, of which each is one line of at most 400 letters."""
+def page(template: str, **values: Any) -> bytes:
+    """A whole page; the template escapes all text, of which each is one line of at most 600 letters."""
     environment = Environment(
         loader=PackageLoader("fedem_lightning", ""),
         autoescape=True,
-        finalize=lambda value: value if isinstance(value, Markup) else shorten(str(value), 400),
+        finalize=lambda value: value if isinstance(value, Markup) else shorten(str(value), 600),
         trim_blocks=True,
     )
-    return environment.get_template("report/page.html").render(
+    return environment.get_template(template).render(inside=_inside, **values).encode()
+
+
+def _inside(png: bytes) -> Markup:
+    return Markup("data:image/png;base64," + base64.b64encode(png).decode())
+
+
+def html_page(report: Report) -> bytes:
+    """The page of a report."""
+    return page(
+        "report/page.html",
         report=report,
         n_runs=sum(len(table.setting.runs) for table in report.tables),
         caveat=CAVEAT if any("paper_" in key for table in report.tables for key in table.columns) else "",
         sentence=headline,
-        inside=lambda drawn: Markup("data:image/png;base64," + base64.b64encode(drawn.png).decode()),
     )
 
 
 def write_report(report: Report, folder: Path) -> list[str]:
     """Writes the page, the table as CSV, the figure as PDF and PNG; returns the names."""
     contents = {
-        "report.html": html_page(report).encode(),
+        "report.html": html_page(report),
         "report.csv": csv_table(report.tables).to_csv(index=False).encode(),
     }
     if report.figure is not None:

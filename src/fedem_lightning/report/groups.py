@@ -174,9 +174,15 @@ def _said(key: str, value: Any, others: Iterable[str], configs: Iterable[dict[st
     part, _, name = key.rpartition(".")
     if part and name == "_target_":
         return f"{part}={'default' if value is None else str(value).rpartition('.')[2]}"
-    text, values = keys.three_digits(as_typed(value)), {as_typed(config.get(key)) for config in configs}
-    single = sum(keys.three_digits(other) == text for other in values) == 1
+    texts = {as_typed(v): _three_digits(v) for v in (value, *(config.get(key) for config in configs))}
+    text = texts[as_typed(value)]
+    single = [*texts.values()].count(text) == 1
     return f"{keys.short(key, others)}={text if single else as_typed(value)}"
+
+
+def _three_digits(value: Any) -> str:
+    round_it = isinstance(value, float) and abs(value) < 1000 and not value.is_integer()
+    return f"{value:.3g}" if round_it else as_typed(value)
 
 
 def _titled(run: Run, rivals: list[Run], groups: list[Group]) -> Setting:

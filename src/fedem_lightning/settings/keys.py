@@ -5,7 +5,6 @@ Other keys, such as algorithm.batch_size, are in no list: the constructor that t
 
 import difflib
 import functools
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -62,14 +61,6 @@ WITHOUT_EFFECT = (
     *(f"trainer.{name}" for name in _OF_TRAINER),
 )
 """They change nothing that is scored."""
-
-
-def three_digits(text: str) -> str:
-    """A number with a fraction and more than three significant digits, rounded to three; any other text as it is."""
-    result = re.fullmatch(r"-?(\d+)\.(\d+)(e[+-]?\d+)?", text)
-    if result is None or len((result[1] + result[2]).lstrip("0")) <= 3 or abs(float(text)) >= 1000:
-        return text
-    return f"{float(text):.3g}"
 
 
 _OWN = ("table", "npz", "hub", "folder", "pfllib")
