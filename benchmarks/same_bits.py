@@ -24,6 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from fedem_lightning.settings.keys import shipped
+from fedem_lightning.settings.signatures import signature
+
 ROOT = Path(__file__).parents[1]
 ROUNDS = [
     "+protocol=last_round",
@@ -47,21 +50,8 @@ WORDS += ["dataset.text=words", "dataset.max_length=8", "backbone=transformer"]
 WORDS += ["backbone.body.pretrained_model_name_or_path={encoder}"]
 SPLIT = ["algorithm.min_rounds=1", "algorithm.eps1=100", "algorithm.eps2=1e-4"]
 DATA = {"agnostic": GREY, "oracle": DENSITY}  # of algorithms that need other data than the synthetic mixture
-WITH_A_BODY = {
-    "dbe",
-    "fedala",
-    "fedas",
-    "fedbabu",
-    "fedcp",
-    "fedpac",
-    "fedper",
-    "fedproto",
-    "fedrep",
-    "fedrod",
-    "gpfl",
-    "lg_fedavg",
-    "moon",
-}  # and a head
+WITH_A_BODY = {name for name, tree in shipped("algorithm").items() if "head" in signature(tree["_target_"]).known}
+"""Methods that need a body and a head."""
 PRIVATE = {
     "fedavg": ["algorithm=fedavg"],
     "fedem": ["algorithm=fedem", "aggregation.quantile=0.5", "aggregation.clip=1.0"],

@@ -11,6 +11,7 @@ from fedem_lightning.settings.keys import choices
 from helpers.commands import CONFIG_DIR, composed
 from helpers.encoders import save_encoder, save_texts
 from helpers.folders import save_images
+from helpers.kill_resume import NEED_A_BODY
 from helpers.pfllib import save_pfllib
 from helpers.runs import composed_small, run_small
 
@@ -41,21 +42,6 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "timm": "cifar10",
     "transformer": "hub",
 }
-HIDDEN = {
-    "dbe",
-    "fedala",
-    "fedas",
-    "fedbabu",
-    "fedcp",
-    "fedpac",
-    "fedper",
-    "fedproto",
-    "fedrep",
-    "fedrod",
-    "gpfl",
-    "lg_fedavg",
-    "moon",
-}  # need a body
 BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "adaptation/finetune",
     "aggregation/median",
@@ -103,7 +89,7 @@ def overrides_for(option: str, files: Path) -> list[str]:
     overrides = [f"{'+' if group in ('experiment', 'privacy') else ''}{group}={name}"]
     if group in ("algorithm", "backbone") and name in FITTING:
         overrides.append(f"dataset={FITTING[name]}")
-    if group == "algorithm" and name in HIDDEN:
+    if group == "algorithm" and name in NEED_A_BODY:
         overrides.append("backbone=mlp")
     if name == "transformer":
         overrides += [f"backbone.body.pretrained_model_name_or_path={files}/encoder", "dataset.text=words"]

@@ -9,6 +9,9 @@ import pandas as pd
 import torch
 import yaml
 
+from fedem_lightning.settings.keys import shipped
+from fedem_lightning.settings.signatures import signature
+
 TIMED = {"seconds", "environment", "peak_memory_bytes", "command"}
 """What depends on the machine, or on how often a run was begun: keys of results.json."""
 TIMED_STATISTICS = {"round_seconds", "training_seconds", "seconds_before"}
@@ -20,21 +23,8 @@ RUN = [
 ]
 NPZ = ["dataset=npz", "dataset.path=../data.npz", "dataset.unseen_fraction=0.25"]
 DENSITY = ["dataset=density", "dataset.n_clients=8", "dataset.n_samples=20", "dataset.test_size=30"]
-NEED_A_BODY = (
-    "dbe",
-    "fedala",
-    "fedas",
-    "fedbabu",
-    "fedcp",
-    "fedpac",
-    "fedper",
-    "fedproto",
-    "fedrep",
-    "fedrod",
-    "gpfl",
-    "lg_fedavg",
-    "moon",
-)
+NEED_A_BODY = {name for name, tree in shipped("algorithm").items() if "head" in signature(tree["_target_"]).known}
+"""Methods that need a body and a head."""
 OPTIONS = {
     "clustered": ["algorithm.min_rounds=2", "algorithm.eps1=1e9", "algorithm.eps2=0"],  # so that it splits
     "mocha": ["dataset.task=binary", "dataset.unseen_fraction=0"],
