@@ -9,29 +9,26 @@ import torch
 from fedem_lightning import MLP, ClientSGD, FedAvg, FedDBE, FederatedDataModule, Linear, UserError
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.perceptron import (
-    BODY,
-    HEAD,
+    OUTER,
+    PHI,
     SIZES,
     Clients,
     Model,
     assert_models_agree,
     by_complex_step,
     cross_entropy,
+    features,
     mean,
     part,
     plus,
-    relu,
     served,
     start_of,
+    unwrapped,
     wrapped,
 )
 
 ROUNDS, PENALTY, RATE = 4, 0.7, 0.6
-SHARED = tuple(wrapped(dict.fromkeys((*BODY, *HEAD), np.zeros(0))))
-
-
-def features(model: Model, x: np.ndarray) -> np.ndarray:
-    return relu(x @ model[SHARED[0]].T + model[SHARED[1]])
+SHARED = (*PHI, *OUTER)
 
 
 def logits(model: Model, x: np.ndarray) -> np.ndarray:
@@ -61,7 +58,7 @@ def test_dbe_agrees_with_numpy() -> None:
     model = make_model(FedDBE, clients.data, hidden=True, participation=2, **options).double()
     w = start_of(model)
     train(model, clients.data, ROUNDS)
-    plain = {name.removeprefix("network."): v for name, v in part(w, SHARED).items()}
+    plain = unwrapped(part(w, SHARED))
     once = [wrapped(clients.descend(plain, t, 0)) for t in range(len(SIZES))]  # every client, without the shift
     means = [features(once[t], clients.samples[t][0]).mean(axis=0) for t in range(len(SIZES))]
     zbar = np.average(means, axis=0, weights=SIZES)

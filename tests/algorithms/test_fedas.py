@@ -25,13 +25,10 @@ from helpers.perceptron import (
     relu,
     served,
     start_of,
+    unwrapped,
 )
 
 ROUNDS, ALIGN = 5, 0.4
-
-
-def unwrapped(model: Model) -> Model:
-    return {name.removeprefix("network."): v for name, v in model.items()}
 
 
 def aligned(clients: Clients, phi: Model, previous: Model, t: int, k: int) -> Model:

@@ -10,30 +10,27 @@ import torch
 from fedem_lightning import MLP, ClientSGD, FedCP, FederatedDataModule, FedPer, UserError
 from helpers.federations import make_data, make_model, make_trainer, parameters, train
 from helpers.perceptron import (
-    BODY,
     HEAD,
+    OUTER,
+    PHI,
     SIZES,
     Clients,
     Model,
     assert_models_agree,
     by_complex_step,
     cross_entropy,
+    features,
     mean,
     part,
     plus,
     relu,
     served,
     start_of,
-    wrapped,
+    unwrapped,
 )
 
 ROUNDS, PENALTY = 3, 2.0
-PHI, GENERIC = (tuple(wrapped(dict.fromkeys(names, np.zeros(0)))) for names in (BODY, HEAD))
 OWN = ("personal.weight", "personal.bias")
-
-
-def features(model: Model, x: np.ndarray) -> np.ndarray:
-    return relu(x @ model[PHI[0]].T + model[PHI[1]])
 
 
 def direction(model: Model) -> np.ndarray:
@@ -48,7 +45,7 @@ def logits(model: Model, v: np.ndarray, x: np.ndarray) -> np.ndarray:
     normal = away / np.sqrt((away**2).mean(axis=1, keepdims=True) + 1e-5)
     pairs = relu(normal * model["policy.1.weight"] + model["policy.1.bias"])
     r = 1 / (1 + np.exp(pairs[:, 5:] - pairs[:, :5]))
-    return (r * z) @ model[OWN[0]].T + model[OWN[1]] + ((1 - r) * z) @ model[GENERIC[0]].T + model[GENERIC[1]]
+    return (r * z) @ model[OWN[0]].T + model[OWN[1]] + ((1 - r) * z) @ model[OUTER[0]].T + model[OUTER[1]]
 
 
 def mmd(a: np.ndarray, b: np.ndarray) -> Any:
@@ -62,7 +59,7 @@ def mmd(a: np.ndarray, b: np.ndarray) -> Any:
 def local(clients: Clients, received: Model, t: int, k: int, only: tuple[str, ...] = ()) -> Model:
     """A round's steps of client t."""
     v, model = direction(received), received
-    names = only or tuple(name for name in model if name not in GENERIC)
+    names = only or tuple(name for name in model if name not in OUTER)
 
     def loss(w: Model, x: np.ndarray, y: np.ndarray) -> Any:
         return cross_entropy(logits(w, v, x), y) + PENALTY * mmd(features(w, x), features(received, x))
@@ -84,7 +81,7 @@ def test_fedcp_agrees_with_numpy() -> None:
         found = [local(clients, w | heads[t], t, k) for t in cohort]
         for i, t in enumerate(cohort):
             heads[t] = part(found[i], OWN)
-            found[i] |= {name: (found[i][own] + w[name]) / 2 for name, own in zip(GENERIC, OWN, strict=True)}
+            found[i] |= {name: (found[i][own] + w[name]) / 2 for name, own in zip(OUTER, OWN, strict=True)}
         w = mean(found, (SIZES[t] for t in cohort))
     for t in range(len(SIZES)):
         assert_models_agree(served(model, t), w | heads[t], rtol=0)
@@ -125,7 +122,7 @@ def test_a_policy_that_gives_all_to_the_personal_head_is_fedper() -> None:
     train(model, data, 1), train(plain, data, 1)
     for t in range(4):
         own = served(model, t)
-        found = {name.removeprefix("network."): own[name] for name in PHI}
+        found = unwrapped(part(own, PHI))
         found |= dict(zip(HEAD, (own[name] for name in OWN), strict=True))
         assert_models_agree(found, served(plain, t))
 
@@ -138,7 +135,7 @@ def test_a_client_that_joins_later_trains_its_head_from_the_common_one() -> None
     trainer.test(model, data, verbose=False)
     (t,) = data.federation.clients(seen=False).tolist()
     w = start_of(model)
-    w |= {own: w[name] for name, own in zip(GENERIC, OWN, strict=True)}
+    w |= {own: w[name] for name, own in zip(OUTER, OWN, strict=True)}
     assert_models_agree(served(model, t), local(Clients(data), w, t, 2, only=OWN))
 
 

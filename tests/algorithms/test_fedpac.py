@@ -23,13 +23,10 @@ from helpers.perceptron import (
     plus,
     served,
     start_of,
+    unwrapped,
 )
 
 ROUNDS, PENALTY = 4, 0.8
-
-
-def unwrapped(model: Model) -> Model:
-    return {name.removeprefix("network."): v for name, v in model.items()}
 
 
 def best(mu: np.ndarray, of_all: np.ndarray, variance: np.ndarray) -> np.ndarray:

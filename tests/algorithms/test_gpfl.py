@@ -10,29 +10,25 @@ import torch
 from fedem_lightning import GPFL, MLP, ClientSGD, FederatedDataModule, FedPer, UserError
 from helpers.federations import make_data, make_model, make_trainer, train
 from helpers.perceptron import (
-    BODY,
-    HEAD,
+    OUTER,
+    PHI,
     SIZES,
     Clients,
     Model,
     assert_models_agree,
     by_complex_step,
     cross_entropy,
+    features,
     mean,
     part,
     plus,
     relu,
     served,
     start_of,
-    wrapped,
+    unwrapped,
 )
 
 ROUNDS, PENALTY, DECAY = 3, 0.3, 0.2
-PHI, OWN = (tuple(wrapped(dict.fromkeys(names, np.zeros(0)))) for names in (BODY, HEAD))
-
-
-def features(model: Model, x: np.ndarray) -> np.ndarray:
-    return relu(x @ model[PHI[0]].T + model[PHI[1]])
 
 
 def of_condition(model: Model, part: str, c: np.ndarray) -> np.ndarray:
@@ -54,7 +50,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 def objective(model: Model, received: np.ndarray, p: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
     """The loss of a batch; `received` are the embeddings at the start of the round."""
     z = features(model, x)
-    own = cross_entropy(conditioned(model, z, p) @ model[OWN[0]].T + model[OWN[1]], y)
+    own = cross_entropy(conditioned(model, z, p) @ model[OUTER[0]].T + model[OUTER[1]], y)
     f = conditioned(model, z, received.mean(axis=0))
     angle = cross_entropy(unit(f) @ unit(model["embeddings"]).T, y)
     away = np.sqrt(((f - received[y]) ** 2).sum(axis=1)).mean()
@@ -82,18 +78,18 @@ def test_gpfl_agrees_with_numpy() -> None:
     model = make_model(GPFL, clients.data, hidden=True, participation=2, **options).double()
     w = start_of(model)
     train(model, clients.data, ROUNDS)
-    heads, shares = [part(w, OWN) for _ in SIZES], [np.full(3, 1 / 3) for _ in SIZES]
+    heads, shares = [part(w, OUTER) for _ in SIZES], [np.full(3, 1 / 3) for _ in SIZES]
     for k in range(ROUNDS):
         cohort = clients.cohort(k)
         found = [local(clients, w | heads[t], t, k) for t in cohort]
         for t, own in zip(cohort, found, strict=True):
-            heads[t], shares[t] = part(own, OWN), shares_of(clients.samples[t][1])
+            heads[t], shares[t] = part(own, OUTER), shares_of(clients.samples[t][1])
         w = mean(found, (SIZES[t] for t in cohort))
     for t in range(len(SIZES)):
         assert_models_agree(served(model, t), w | heads[t] | {"shares": shares[t]}, rtol=0)
     t = clients.cohort(0)[0]
     x = clients.samples[t][0]
-    z = conditioned(w, features(w, x), shares[t] @ w["embeddings"]) @ heads[t][OWN[0]].T + heads[t][OWN[1]]
+    z = conditioned(w, features(w, x), shares[t] @ w["embeddings"]) @ heads[t][OUTER[0]].T + heads[t][OUTER[1]]
     predicted = model.predict(clients.data.federation.block(torch.tensor([t]), "train")).exp().numpy()
     np.testing.assert_allclose(predicted, np.exp(z) / np.exp(z).sum(axis=1, keepdims=True), atol=1e-12)
 
@@ -111,7 +107,7 @@ def test_with_equal_embeddings_and_no_condition_a_step_is_fedpers() -> None:
     train(model, data, 1), train(plain, data, 1)
     for t in range(4):
         own = served(model, t)
-        assert_models_agree({n.removeprefix("network."): own[n] for n in (*PHI, *OWN)}, served(plain, t))
+        assert_models_agree(unwrapped(part(own, (*PHI, *OUTER))), served(plain, t))
 
 
 def test_uniform_labels_make_both_routes_one() -> None:
@@ -135,7 +131,7 @@ def test_a_client_that_joins_later_trains_its_head_alone() -> None:
     trainer.test(model, data, verbose=False)
     (t,) = data.federation.clients(seen=False).tolist()
     clients, w = Clients(data), start_of(model)
-    expected = local(clients, w, t, 2, only=OWN) | {"shares": shares_of(clients.samples[t][1])}
+    expected = local(clients, w, t, 2, only=OUTER) | {"shares": shares_of(clients.samples[t][1])}
     assert_models_agree(served(model, t), expected)
 
 

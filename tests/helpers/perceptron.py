@@ -17,6 +17,8 @@ from helpers.federations import make_data
 
 Model = dict[str, np.ndarray]
 BODY, HEAD = ("layers.0.weight", "layers.0.bias"), ("layers.2.weight", "layers.2.bias")
+PHI, OUTER = (tuple(f"network.{name}" for name in names) for names in (BODY, HEAD))
+"""The names of body and head inside of a network of the package."""
 SIZES = (7, 12, 5, 9)
 
 
@@ -71,6 +73,16 @@ def cross_entropy(logits: np.ndarray, y: np.ndarray) -> Any:
 def wrapped(model: Model) -> Model:
     """The model under the names that it has inside of a network of the package."""
     return {f"network.{name}": v for name, v in model.items()}
+
+
+def unwrapped(model: Model) -> Model:
+    """The inverse of `wrapped`."""
+    return {name.removeprefix("network."): v for name, v in model.items()}
+
+
+def features(model: Model, x: np.ndarray) -> np.ndarray:
+    """`hidden` of a wrapped model, which may be complex."""
+    return relu(x @ model[PHI[0]].T + model[PHI[1]])
 
 
 def plus(model: Model, direction: Model, by: float = 1.0) -> Model:
