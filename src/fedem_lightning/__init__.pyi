@@ -39,6 +39,7 @@ from .methods.fedgmm import FedGMM
 from .methods.fedlc import FedLC
 from .methods.fednova import FedNova
 from .methods.fedpac import FedPAC
+from .methods.feroma import FEROMA
 from .methods.floral import FLoRAL
 from .methods.gpfl import GPFL
 from .methods.hypcluster import HypCluster, Mapper
@@ -80,6 +81,7 @@ __all__ = [
     "AFL",
     "APFL",
     "CNN",
+    "FEROMA",
     "GPFL",
     "KNN",
     "L2SGD",

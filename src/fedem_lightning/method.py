@@ -112,8 +112,6 @@ class Method(Parts):
     """Whether clients send models to a server that averages them."""
     personalizes_seen = False
     """Whether the clients that train are personalised again with the newest models, before every scoring."""
-    takes_unlabelled = False
-    """Whether `personalize_clients` takes samples whose labels are missing (`known`)."""
     one_process = False
     """Whether the server reads what clients keep, so that they cannot be processes of their own (Flower)."""
 

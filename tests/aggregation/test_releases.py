@@ -10,6 +10,7 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedem_lightning import (
+    FEROMA,
     KNN,
     L2SGD,
     MOCHA,
@@ -39,7 +40,7 @@ from helpers.federations import make_data, make_model, make_trainer, parameters
 
 CLIP, LAST = 0.05, 3  # S, and the client whose data differ
 OTHERS = torch.tensor([0, 1, 2])
-NO_SERVER = (DFedEM, FedAMP, FedFOMO, FedProto, Local, MOCHA)
+NO_SERVER = (DFedEM, FEROMA, FedAMP, FedFOMO, FedProto, Local, MOCHA)
 
 
 def variant(kind: Any, **options: Any) -> Row:

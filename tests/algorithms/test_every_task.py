@@ -91,10 +91,10 @@ class TaskRow:
         return row.kind(self.network, n_clients=len(SIZES), **{"batch_size": 4, **row.options})
 
 
-NEED_CLASSES = ("FedAS", "FedLC", "FedPAC", "FedProto", "FedRC", "FedRoD", "GPFL")
+NEED_CLASSES = ("FEROMA", "FedAS", "FedLC", "FedPAC", "FedProto", "FedRC", "FedRoD", "GPFL")
 CLASSES = {name: f"dataset.task: {name} needs classes as labels" for name in NEED_CLASSES}
 MOCHA = {"MOCHA": "backbone: MOCHA needs one linear layer"}
-ONE_CLASS = {"FedAS": "dataset.task: FedAS needs one class for each sample"}
+ONE_CLASS = {name: f"dataset.task: {name} needs one class for each sample" for name in ("FedAS", "FEROMA")}
 GMM = {
     "FedGMM": "algorithm: FedGMM needs inputs with a density",
     "DensityFedEM": "algorithm: fedem_density needs inputs with a density",

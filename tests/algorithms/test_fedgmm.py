@@ -91,6 +91,22 @@ def test_four_rounds_agree_with_numpy() -> None:
     assert_agree(found, np.concatenate(expected))
 
 
+def test_a_client_without_labels_agrees_with_numpy() -> None:
+    """EM on p_t(x) = sum over m1, m2 of pi(m1, m2) N(x; mu_m1, Sigma_m1) leaves p(m2 | m1) as others have it."""
+    data = make_data(sizes=SIZES, fractions=ALL_TRAIN)
+    model = train(started(data, n_components=2), data, 3)
+    x, _ = samples(data, 1)
+    joint = start = model.joint.numpy().mean(axis=0).reshape(3, 2)
+    log_z = log_n(x, model.means.numpy(), model.covariances.numpy())
+    for _ in range(20):
+        joint = responsibilities(joint, log_z, np.zeros((len(x), 2))).mean(axis=0)
+    network: Any = model.personalize(x).networks[0]
+    found = network.joint.numpy()
+    np.testing.assert_allclose(found, joint, rtol=1e-12, atol=1e-12)
+    assert np.abs(joint - start).max() > 0.02
+    np.testing.assert_allclose(joint / joint.sum(axis=1)[:, None], start / start.sum(axis=1)[:, None], rtol=1e-9)
+
+
 def test_gaussians_start_at_samples_with_the_variances_of_all() -> None:
     data = make_data(sizes=SIZES, fractions=ALL_TRAIN)
     model, x = started(data), stored(data.federation).x.numpy()

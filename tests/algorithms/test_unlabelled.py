@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import ClientSGD, DensityFedEM, FedEM, UserError, load_clients, save_run
-from fedem_lightning.data.tasks import MISSING
+from fedem_lightning import (
+    ClientSGD,
+    DensityFedEM,
+    FedAvg,
+    FedEM,
+    FedPer,
+    Finetune,
+    Local,
+    UserError,
+    load_clients,
+    save_run,
+)
 from fedem_lightning.personalize import main as personalize
 from helpers import by_hand, perceptron
 from helpers.federations import make_model, parameters, train, train_and_test
@@ -64,19 +74,6 @@ def test_gaussians_and_a_client_without_labels_agree_with_numpy(engine: str) -> 
     np.testing.assert_allclose(model.personalize(x).weights.numpy(), pi, rtol=1e-9)
 
 
-def test_labels_count_where_they_are_known() -> None:
-    """Of a client with some labels, samples with one have FedEM's likelihood, the others the density."""
-    model, data = model_of(DensityFedEM), perceptron.Clients().data
-    train(model, data, ROUNDS)
-    block: Any = data.federation.block(torch.tensor([1]), "train")
-    y, losses = block.y().clone(), model.losses(block)
-    y[0] = MISSING
-    unlabelled = type("Unlabelled", (), {"y": lambda self: y, "pieces": block.pieces})()
-    mixed = model._e_step_losses(losses, unlabelled)
-    assert torch.equal(mixed[1:], losses[1:])
-    assert not torch.equal(mixed[0], losses[0])
-
-
 def test_the_command_takes_a_table_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, data = perceptron.Clients().samples[1][0], perceptron.Clients().data
     model = train_and_test(model_of(DensityFedEM), data, ROUNDS)
@@ -88,8 +85,33 @@ def test_the_command_takes_a_table_without_labels(tmp_path: Path, capsys: pytest
     np.testing.assert_allclose(weights.numpy(), model.personalize(rows).weights.numpy(), rtol=1e-5)
 
 
-def test_who_needs_labels_says_so() -> None:
-    model = train(model_of(FedEM), perceptron.Clients().data, 1)
+NEEDS = (
+    "y: expected the labels of the samples, got None; algorithm=fedem_density, fedgmm or feroma needs none (without an "
+    "adaptation)"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(FedEM, {}), (FedPer, {}), (Local, {}), (DensityFedEM, {"adaptation": Finetune()})],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_who_needs_labels_says_so(kind: Any, options: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = perceptron.Clients().data
+    model = train_and_test(make_model(kind, data, hidden=True, **options), data, 1)
     x = perceptron.Clients().samples[1][0]
-    with pytest.raises(UserError, match=r"^y: expected the labels of the samples, got None; algorithm=fedem_density"):
+    with pytest.raises(UserError) as error:
         model.personalize(x)
+    assert str(error.value) == NEEDS
+    save_run(model, data, tmp_path / "run")
+    np.savez(tmp_path / "new.npz", x=x, client=np.array(["new"] * len(x)))
+    with pytest.raises(SystemExit):
+        personalize([str(tmp_path / "run"), str(tmp_path / "new.npz"), "--out", str(tmp_path / "new.safetensors")])
+    assert NEEDS in capsys.readouterr().err
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_a_global_model_needs_none() -> None:
+    data, x = perceptron.Clients().data, perceptron.Clients().samples[1][0]
+    model = train(make_model(FedAvg, data, hidden=True), data, 1)
+    np.testing.assert_array_equal(model.personalize(x).predict(x), model.client("0").predict(x))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning import (
+    FEROMA,
     KNN,
     ClientSGD,
     FedALA,
@@ -58,7 +59,10 @@ class LastFirst(Ordered):
 
 SHARED: dict[str, Any] = {"shared": "body", "n_components": 2, "initialization": "random"}
 CASES: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
-    *((kind, {}) for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE, FedAS, FedPAC)),
+    *(
+        (kind, {})
+        for kind in (FedPer, FedRep, LGFedAvg, FedBABU, FedRoD, FedProto, FedALA, FedDBE, FedAS, FedPAC, FEROMA)
+    ),
     (FedEM, SHARED),
     (FedAvg, {"adaptation": KNN(lambdas=(0.7,))}),
 ]

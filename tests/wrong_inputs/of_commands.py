@@ -16,7 +16,7 @@ ROWS = {
     "predict run new.npz --out p.csv": "DATA: 4 of 4 clients have no model: 100, 101, 102, ...",
     "predict run wide.npz --out p.csv": "x: expected shape [n, 3] as in training, got [40, 5]",
     "personalize run new.npz --out p.csv": "--out: expected the name of a file that ends in .safetensors, got p.csv",
-    "personalize run no_y.npz --out p.safetensors": "DATA: no_y.npz has no labels",
+    "personalize run no_y.npz --out p.safetensors": "y: expected the labels of the samples, got None",
     "personalize run new.npz --out text.safetensors": "--out: text.safetensors is already there",
     "export run --client nobody --format safetensors": "--client: nobody is none of the 4 clients with a model",
     "export run --all --format safetensors --out text.safetensors": "--out: text.safetensors is no folder",

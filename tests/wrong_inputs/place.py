@@ -21,7 +21,7 @@ TINY = (
 ARRAYS: dict[str, dict[str, Any]] = {
     "good": {},
     "new": {"client": CLIENT + 100},
-    "no_y": {"y": None},
+    "no_y": {"y": None, "client": CLIENT + 100},
     "no_client": {"client": None},
     "words": {"x": np.array(["a"] * N)},
     "wide": {"x": np.zeros((N, 5))},

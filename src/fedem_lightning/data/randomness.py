@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     PRIVACY = 25
     COMPRESSION = 26
     GLOBAL = 28
+    PROFILE = 29
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

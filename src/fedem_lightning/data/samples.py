@@ -17,6 +17,10 @@ from fedem_lightning.settings.errors import require
 
 MASK = "attention_mask"
 """The array that says which positions of a sequence are real, 1, and which are padding, 0."""
+NO_LABELS = (
+    "y: expected the labels of the samples, got None; algorithm=fedem_density, fedgmm or feroma needs none (without an "
+    "adaptation)"
+)
 Inputs = Any
 """Samples as a network takes them: a Tensor, or a dict[str, Tensor], whose entries are arguments of its `forward`."""
 InShape = Any
@@ -38,7 +42,7 @@ class Samples(ABC):
     """Samples by position. `index` is int64 of any shape S; a sample's axes follow it."""
 
     in_shape: InShape  # shape of one sample as the backbone's input
-    y: Tensor  # labels as they are stored
+    y: Tensor  # labels as they are stored; [0] where nobody knows them
 
     @property
     def device(self) -> torch.device:
@@ -49,8 +53,14 @@ class Samples(ABC):
     def features(self, index: Tensor, dtype: torch.dtype) -> Inputs:
         """x at `index`: [*S, *in_shape], floats of `dtype`, or int64 where x are whole numbers."""
 
+    @property
+    def labelled(self) -> bool:
+        """Whether there are labels."""
+        return len(self.y) > 0
+
     def labels(self, index: Tensor) -> Tensor:
-        """y at `index`: [*S] or [*S, targets]."""
+        """y at `index`: [*S] or [*S, targets]; UserError: there are no labels."""
+        require(self.labelled or not index.numel(), NO_LABELS)
         return _rows(self.y, index)
 
     def relabelled(self, index: Tensor, change: Callable[[Tensor], Tensor]) -> Self:

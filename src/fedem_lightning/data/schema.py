@@ -21,9 +21,9 @@ from fedem_lightning.data.arrays import (
     listed,
 )
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor, n_rows
+from fedem_lightning.data.samples import MASK, Arrays, Fields, InShape, Samples, Windows, as_tensor
 from fedem_lightning.data.table_features import TableFeatures, check_values, numbers
-from fedem_lightning.data.tasks import MISSING, Regression, Task
+from fedem_lightning.data.tasks import Task
 from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.recipes import recipe
 from fedem_lightning.settings.remaking import LAST, make
@@ -153,14 +153,8 @@ class Schema:
             return np.array([codes[name] for name in y.astype(str)], dtype=np.int64)
         return check_labels(y, self.task.n_classes, len(y))[0] if len(y) else y.astype(np.int64)
 
-    def missing_labels(self, n: int) -> np.ndarray:
-        """What `labels` returns for n samples whose labels nobody knows."""
-        real = isinstance(self.task, Regression)
-        each = self.task.n_outputs if real else self.task.n_targets
-        return np.full((n, each) if each > 1 else n, np.nan if real else MISSING)
-
     def samples_of(self, x: Any, y: np.ndarray | None = None) -> Samples:
-        """Samples of this form, of x [n, *raw_shape] and what `labels` returns; without labels they are zeros.
+        """Samples of this form, of x [n, *raw_shape] and what `labels` returns; None: there are no labels.
 
         Images may also have the channels first. What a mask pads may be longer or shorter than in training.
         """
@@ -172,8 +166,7 @@ class Schema:
         fits = x.ndim > 0 and x.shape[1:] in (last, first)
         require(fits, f"x: expected shape {expected} as in training, got {list(x.shape)}")
         x = check_features(x if x.shape[1:] == last else np.moveaxis(x, 1, 3))
-        each = x.shape[1:] if self.task.n_targets > 1 and self.takes_codes else ()
-        labels = torch.zeros(len(x), *each, dtype=torch.int64) if y is None else as_tensor(y)
+        labels = torch.zeros(0, dtype=torch.int64) if y is None else as_tensor(y)
         if self.takes_codes or self.pixels is not None:
             kind, what = (np.int64, "codes, whole numbers") if self.takes_codes else (np.uint8, "images in 0..255")
             with np.errstate(invalid="ignore"):
@@ -195,7 +188,7 @@ class Schema:
             require(fits, f"x: {name}: expected shape {expected} as in training, got {list(x[name].shape)}")
             whole = x[name].dtype.kind in "iub"
             require(whole or name not in self.whole, f"x: {name}: expected whole numbers, got {x[name].dtype}")
-        labels = torch.zeros(n_rows(x), dtype=torch.int64) if y is None else as_tensor(y)
+        labels = torch.zeros(0, dtype=torch.int64) if y is None else as_tensor(y)
         return Fields({name: as_tensor(part) for name, part in x.items()}, labels)
 
     def state(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.federation import Block, Federation
-from fedem_lightning.data.tasks import known
 from fedem_lightning.methods.fedem import FedEM
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.gaussians import fitted, log_densities, moments_about
@@ -34,7 +33,6 @@ class DensityFedEM(FedEM):
     """
 
     private_ok = False  # clients also send moments of their inputs
-    takes_unlabelled = True
     means: Tensor  # mu, [M, d]
     variances: Tensor  # the diagonals of Sigma, [M, d]
 
@@ -79,11 +77,9 @@ class DensityFedEM(FedEM):
             self.means, self.variances = fitted(self.means, self.variances, means.extras, self.regularization)
         super().server_update(means, round_)
 
-    def _e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
-        """l_im of samples with a label, -log N(x_i; mu_m, Sigma_m) of the others: [n, M]."""
-        labelled = known(batch.y()).flatten(1).any(dim=1) if batch.y().ndim > 1 else known(batch.y())  # [n]
-        if bool(labelled.all()):
-            return losses
-        z = torch.cat([piece.vectors(self.means.dtype) for piece in batch.pieces()])
-        log_n = log_densities(z, self.means, self.variances.rsqrt())
-        return torch.where(labelled.unsqueeze(1), losses, -log_n.to(losses))
+    def losses(self, batch: Block) -> Tensor:
+        """l_im, or without labels -log N(x_i; mu_m, Sigma_m): [n, M]."""
+        if batch.federation.samples.labelled:
+            return super().losses(batch)
+        z = torch.cat([piece.vectors(self.means.dtype) for piece in batch.pieces()])  # [n, d]
+        return -log_densities(z, self.means, self.variances.rsqrt())

@@ -21,7 +21,7 @@ from fedem_lightning.models.gaussians import (
     log_densities,
     moments_about,
 )
-from fedem_lightning.models.personal_models import OwnModels, component_losses
+from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Positive, PositiveInt
@@ -106,9 +106,10 @@ class FedGMM(FederatedAlgorithm):
         return Update(models, batch.counts(), start=theta, extras=moments, receives=received)
 
     def _pairs(self, batch: Block) -> tuple[Tensor, Tensor]:
-        losses = component_losses(self.components, batch)
         z = torch.cat([piece.vectors(self.parameter_dtype) for piece in batch.pieces()])
         log_n = log_densities(z, self.means, self.covariances.rsqrt())  # [n, M1]
+        labelled = batch.federation.samples.labelled
+        losses = self.losses(batch) if labelled else log_n.new_zeros(len(z), len(self.components))  # p_t(x) alone
         return z, (losses.unsqueeze(1) - log_n.unsqueeze(2)).flatten(1)
 
     def server_update(self, means: Means | None, round_: Round) -> None:
@@ -128,8 +129,10 @@ class FedGMM(FederatedAlgorithm):
         return OwnModels(network, models, self.joint.new_ones(len(clients), 1))
 
     def personalize_clients(self, data: Federation, clients: Tensor) -> None:
-        """E-steps and updates of pi alone, from uniform weights."""
+        """E-steps and updates of pi alone, from uniform weights; without labels from the mean of the seen clients."""
         batch, joint = data.block(clients, "train"), torch.full_like(self.joint[clients], 1 / self.joint.shape[1])
+        if not data.samples.labelled:
+            joint = self.joint[data.clients()].mean(dim=0).expand_as(joint)
         if len(batch.index):
             pairs = self._pairs(batch)[1]
             for _ in range(self.personalize_steps):

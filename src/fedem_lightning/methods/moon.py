@@ -15,7 +15,7 @@ from fedem_lightning.data.federation import Block
 from fedem_lightning.data.tasks import OfTask
 from fedem_lightning.local.solver import LocalStep, Step
 from fedem_lightning.models.components import Backbone
-from fedem_lightning.models.heads import PrototypeNetwork, apart, features_of
+from fedem_lightning.models.heads import PrototypeNetwork, apart, features_in_order
 from fedem_lightning.models.parts import wrapped
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.settings.ranges import NotNegative, Positive
@@ -70,14 +70,8 @@ class MOON(FederatedAlgorithm):
         if not len(batch.index):
             return None
         before = self.previous.get(batch.clients, w)
-        z_p, z_g = (direction(self.features(models, batch)) for models in (before, w))
+        z_p, z_g = (direction(features_in_order(self.own_models, models, batch)) for models in (before, w))
         return torch.cat([torch.ones_like(z_g[:, :1]), (z_p - z_g) / self.temperature], dim=1).unsqueeze(1)
-
-    def features(self, models: Models, batch: Block) -> Tensor:
-        """z of the samples by their clients' models [C, 1, ...], in eval mode; of a sequence in one row: [n, d]."""
-        mark = {name: rows[:1].expand(len(rows), -1) for name, rows in apart(batch).items()}  # the same for all
-        places, parts = zip(*features_of(self.own_models(models | mark), batch), strict=True)
-        return torch.cat(parts)[torch.cat(places).argsort()].flatten(1)
 
 
 def direction(z: Tensor) -> Tensor:

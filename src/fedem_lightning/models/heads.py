@@ -220,6 +220,13 @@ def features_of(networks: OwnModels, block: Block) -> Iterator[tuple[Tensor, Ten
         yield where, outputs[..., block.federation.task.n_outputs :].to(networks.mixture)
 
 
+def features_in_order(own_models: Callable[[Models], OwnModels], models: Models, block: Block) -> Tensor:
+    """z of all samples by their clients' models [C, 1, ...], in eval mode; of a sequence in one row: [n, d]."""
+    mark = {name: rows[:1].expand(len(rows), -1) for name, rows in apart(block).items()}  # the same for all
+    places, parts = zip(*features_of(own_models(models | mark), block), strict=True)
+    return torch.cat(parts)[torch.cat(places).argsort()].flatten(1)
+
+
 def class_sums(networks: OwnModels, block: Block) -> tuple[Tensor, Tensor]:
     """The sums of each client's features by class, [C, Y, d], and its numbers of labels, [C, Y]; networks `apart`."""
     task: Any = block.federation.task

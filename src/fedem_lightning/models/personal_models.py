@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.data.federation import Block
-from fedem_lightning.data.samples import Inputs
+from fedem_lightning.data.samples import Inputs, n_rows
 from fedem_lightning.data.schema import Schema
 from fedem_lightning.data.tasks import Task
 from fedem_lightning.models.client_outputs import Part, client_outputs
@@ -173,7 +173,7 @@ class ClientModel(nn.Module):
         UserError: the samples have another form.
         """
         samples: Any = self.schema.samples_of(self.schema.x_of(x)).to(self.weights.device)
-        everything = torch.arange(len(samples.y), device=self.weights.device)
+        everything = torch.arange(n_rows(samples.x), device=self.weights.device)
         return self(samples.features(everything, self.weights.dtype)).cpu().numpy()
 
 

@@ -71,27 +71,19 @@ class TrainedModel:
         Args:
             x: samples as in training: arrays, uint8 images, or a table with the training table's columns, [n, ...].
             y: labels [n]: whole numbers, or the classes' names; real targets in a regression. n may be 0. None: they
-                are not known, which only some methods take (`takes_unlabelled`).
+                are not known, which some methods refuse.
             name: the client's name.
 
         """
         check_arguments("", TrainedModel.personalize, {"name": name})
         x = self.schema.x_of(x)
         n = n_rows(x)
-        if y is None:
-            self.require_unlabelled("y: expected the labels of the samples, got None")
-        labels = self.schema.missing_labels(n) if y is None else self.schema.labels(y)
-        require(len(labels) == n, f"y: expected {n} labels, one for each sample, got {len(labels)}")
+        labels = None if y is None else self.schema.labels(y)
+        if labels is not None:
+            require(len(labels) == n, f"y: expected {n} labels, one for each sample, got {len(labels)}")
         everything = np.zeros(n, dtype=np.int64)
         models = self.personalize_many(self.schema.samples_of(x, labels), everything, everything, (str(name),))
         return models.model(str(name))
-
-    def require_unlabelled(self, message: str) -> None:
-        """UserError with this message and a way out, if the method needs labels of new clients."""
-        algorithm = self.algorithm
-        tunes = algorithm.adaptation is not None
-        way = "leave out the adaptation" if algorithm.takes_unlabelled else "algorithm=fedem_density needs none"
-        require(algorithm.takes_unlabelled and not tunes, f"{message}; {way}")
 
     def personalize_many(
         self, samples: Any, client: np.ndarray, split: np.ndarray, names: tuple[str, ...]

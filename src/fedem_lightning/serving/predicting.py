@@ -39,10 +39,6 @@ def personalize(chosen: argparse.Namespace) -> None:
     schema = model.schema
     assert schema is not None  # `load` refuses a model without
     rows = read_rows(chosen.data, schema, labelled="if there")
-    if not rows.labelled:
-        model.trained_model.require_unlabelled(
-            f"DATA: {chosen.data} has no labels ({schema.columns.get('label', 'y')})"
-        )
     codes = rows.codes()
     models = model.trained_model.personalize_many(rows.samples, rows.client, codes.astype(np.int64), rows.names)
     n_train = np.bincount(rows.client[codes == 0], minlength=len(rows.names))

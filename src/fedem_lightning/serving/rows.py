@@ -22,15 +22,13 @@ from fedem_lightning.settings.errors import UserError, require
 class ClientRows:
     """n samples of K clients, in the form of training: client int64 [n] in 0..K-1, names [K].
 
-    split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none. Labels that the caller does not want are zeros, those
-    that DATA does not have are missing.
+    split: 0 train, 1 val, 2 test, int8 [n]; None: DATA has none. Samples have the labels that the caller wants.
     """
 
     samples: Samples
     client: np.ndarray
     names: tuple[str, ...]
     split: np.ndarray | None
-    labelled: bool
 
     def __len__(self) -> int:
         return len(self.client)
@@ -55,16 +53,14 @@ def read_rows(path: Path, schema: Schema, labelled: bool | Literal["if there"] =
     n = len(result["x"]) if result["x"].ndim else 0
     require(n > 0, f"DATA: {path} has no rows")
     labels = None
-    if labelled == "if there" and "y" not in result:
-        labels = schema.missing_labels(n)
-    elif labelled:
+    if labelled is True or (labelled and "y" in result):
         require("y" in result, f"DATA: {path} has no labels ({schema.columns.get('label', 'y')})")
         shape = result["y"].shape
         require(shape[:1] == (n,), f"y: expected labels of {n} samples as x has, got shape {shape}")
         labels = schema.labels(result["y"])
     owner, names = _clients(result, schema, n)
     split = check_split(result["split"], n) if "split" in result else None
-    return ClientRows(schema.samples_of(result["x"], labels), owner, names, split, bool(labelled) and "y" in result)
+    return ClientRows(schema.samples_of(result["x"], labels), owner, names, split)
 
 
 def _from_npz(path: Path, schema: Schema) -> dict[str, np.ndarray]:
