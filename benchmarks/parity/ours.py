@@ -12,7 +12,7 @@ from work import BATCH, EPOCHS, LR, Result, Work, flat, run_each
 import fedem_lightning as fl
 from fedem_lightning.data.own_folders import read_pfllib
 from fedem_lightning.evaluate.scores import scored_models
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 
 
 def data_of(work: Work) -> fl.FederatedDataModule:

@@ -183,9 +183,9 @@ class Method(Parts):
             start = stacked_state(start)
         return ClientStore(self.n_clients, start, held_by)
 
-    def received(self, clients: Tensor) -> Models:
-        """The components as each of the clients [C] receives them: views [C, M, ...]."""
-        return broadcast(self.components, len(clients))
+    def received(self, clients: Tensor, n: int | None = None) -> Models:
+        """The first n components (None: all M) as each of the clients [C] receives them: views [C, n, ...]."""
+        return broadcast(self.components[:n], len(clients))
 
     def local_sgd(
         self, models: Models, batch: Block, round_: int, weights: Tensor | None = None, **options: Any
@@ -205,9 +205,9 @@ class Method(Parts):
         """The training samples of clients [C], so many clients at a time as the engine trains together."""
         return self.local.blocks(data, clients)
 
-    def losses(self, batch: Block) -> Tensor:
-        """l(h_m(x_i), y_i) of every component in nats, in eval mode: [n, M]."""
-        return component_losses(self.components, batch)
+    def losses(self, batch: Block, n: int | None = None) -> Tensor:
+        """l(h_m(x_i), y_i) of the first n components (None: all M) in nats, in eval mode: [n_samples, n]."""
+        return component_losses(self.components[:n], batch)
 
     def own_models(self, models: Models, mixture: Tensor | None = None) -> OwnModels:
         """Personal models that C clients do not share: models [C, M, ...], mixture [C, M] (None: equal weights)."""

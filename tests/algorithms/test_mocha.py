@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedem_lightning import MLP, MOCHA, FederatedDataModule, Linear, UserError
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 from helpers.federations import make_data, make_model, parameters, spoil, train
 
 FIXED = {"inner_rounds": 10**6}  # Sigma stays as it is

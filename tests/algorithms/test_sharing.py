@@ -47,7 +47,7 @@ def test_tuning_is_an_m_step_that_leaves_one_body(engine: str) -> None:
     block = data.federation.block(data.federation.clients(), "train")
     tuned = scored_models(model, block).models
     q = model.e_step(model.pi, model.losses(block), block)
-    expected = model.mixture.train(model.mixture.received(len(block.clients)), block, 2, q)
+    expected = model.tied.local_sgd(model.tied.received(block.clients, M), block, 2, q)
     for name, rows in tuned.items():
         torch.testing.assert_close(rows, expected[name])
         assert torch.equal(rows[:, 0], rows[:, 2]) == (name in BODY)
@@ -89,7 +89,7 @@ def test_engines_agree_and_one_of_them_stacks_the_components(shared: list[str]) 
         data = make_data(sizes=perceptron.SIZES)
         model: Any = FedEM(Wide(), n_clients=4, n_components=2, initialization="shared", engine=engine, shared=shared)
         found.append(parameters(train(train(model, data, 1), data, 1)))
-        stacked = getattr(model.mixture.training.engine, "_stacked", None)
+        stacked = getattr(model.tied.training.engine, "_stacked", None)
         assert isinstance(stacked, StackedMixture) == (engine == "vmap")
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedem_lightning import MLP, ClientSGD, FedEM, VmapEngine
 from fedem_lightning.local.engine import vmap
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 from fedem_lightning.models import stacked
 from helpers.by_hand import by_torch
 from helpers.federations import make_data

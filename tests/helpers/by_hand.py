@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedem_lightning import FederatedDataModule
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 from helpers.federations import train
 
 ALL_TRAIN = (1.0, 0.0, 0.0)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedem_lightning import APFL, ClientSGD, Engine, FedAvg, FedEM, FederatedDataModule, FedRoD, LoopEngine, VmapEngine
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 from fedem_lightning.models.parts import users_network
 from fedem_lightning.settings.recipes import Recorded
 from helpers.by_hand import by_torch

@@ -4,7 +4,6 @@ A local step is written for ONE learner (one model on one client's data); the en
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
-from fedem_lightning.data.federation import Block
-from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.data.samples import Inputs
 from fedem_lightning.data.tasks import Loss, Task
 from fedem_lightning.local.optimizers import ClientOptimizer
@@ -173,26 +170,3 @@ class Batches:
 def visits(counts: Tensor, epochs: float) -> Tensor:
     """Visits of samples in `epochs` passes over `counts` [C] samples, int64 [C]; a part of a sample counts as one."""
     return (epochs * counts.double() - 1e-6).ceil().long()  # 0.1 x 30 is a little more than 3
-
-
-def shuffled_batches(
-    block: Block, batch_size: int, epochs: float, seed: int, round_: int, steps: int | None = None
-) -> Batches:
-    """The batches of `epochs` passes over each client's shuffled samples; the last, short batch of a pass is kept.
-
-    Half a pass is over the first half of the shuffled samples, rounded up. The order of a client's samples is a
-    function of (seed, round, client) alone: they are sorted by hashed numbers. With `steps` every client with samples
-    takes so many, in as many passes as needed.
-    """
-    owner, counts = block.owner, block.counts()  # [n], [C]
-    if steps is not None:
-        some = counts[counts > 0]
-        epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
-    rank = block.ranks()  # [n]
-    keys = fold(seed, Purpose.SHUFFLE, round_, block.keys)  # [C]
-    draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(math.ceil(epochs)))  # E x [n], in [0, 2^32)
-    passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]
-    order = torch.stack(passes) if passes else owner.new_empty(0, len(owner))  # [E, n]
-    counts, limit = counts.cpu(), Batches.limit if steps is None else steps
-    last = visits(counts, epochs) - (len(order) - 1) * counts
-    return Batches(order, counts, last, batch_size, fold(seed, Purpose.DROPOUT, round_, block.keys), limit)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from fedem_lightning.aggregate import Models
 from fedem_lightning.data.federation import Block, Federation
+from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.local.engine import AutoEngine, Engine
 from fedem_lightning.local.optimizers import ClientOptimizer, ClientSGD
-from fedem_lightning.local.solver import GradientStep, LocalStep, Step, shuffled_batches, visits
+from fedem_lightning.local.solver import Batches, GradientStep, LocalStep, Step, visits
 from fedem_lightning.models.client_store import ClientStore
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.models.tensors import trained_parameters
@@ -166,3 +167,26 @@ class LocalTraining:
         step = Step(GradientStep, {"total": zeros})
         self.sgd(models, block, round_, step=step, epochs=1, state=None)
         return {name: rows.nan_to_num(0.0, 0.0, 0.0) for name, rows in step.after["total"].items()}
+
+
+def shuffled_batches(
+    block: Block, batch_size: int, epochs: float, seed: int, round_: int, steps: int | None = None
+) -> Batches:
+    """The batches of `epochs` passes over each client's shuffled samples; the last, short batch of a pass is kept.
+
+    Half a pass is over the first half of the shuffled samples, rounded up. The order of a client's samples is a
+    function of (seed, round, client) alone: they are sorted by hashed numbers. With `steps` every client with samples
+    takes so many, in as many passes as needed.
+    """
+    owner, counts = block.owner, block.counts()  # [n], [C]
+    if steps is not None:
+        some = counts[counts > 0]
+        epochs = -(-steps // -(-int(some.min()) // batch_size)) if len(some) else 0
+    rank = block.ranks()  # [n]
+    keys = fold(seed, Purpose.SHUFFLE, round_, block.keys)  # [C]
+    draws = (fold(fold(keys, epoch)[owner], rank) for epoch in range(math.ceil(epochs)))  # E x [n], in [0, 2^32)
+    passes = [torch.argsort((owner << 32) | draw, stable=True) for draw in draws]
+    order = torch.stack(passes) if passes else owner.new_empty(0, len(owner))  # [E, n]
+    counts, limit = counts.cpu(), Batches.limit if steps is None else steps
+    last = visits(counts, epochs) - (len(order) - 1) * counts
+    return Batches(order, counts, last, batch_size, fold(seed, Purpose.DROPOUT, round_, block.keys), limit)

@@ -15,7 +15,8 @@ from fedem_lightning.aggregate import Models, Update
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.tasks import OfTask
 from fedem_lightning.local.optimizers import ClientSGD
-from fedem_lightning.local.solver import Gradient, Learner, LocalStep, Step, shuffled_batches
+from fedem_lightning.local.solver import Gradient, Learner, LocalStep, Step
+from fedem_lightning.local.training import shuffled_batches
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.feature_networks import DistanceNetwork, split_distances
 from fedem_lightning.models.heads import apart, class_sums

@@ -16,7 +16,7 @@ from fedem_lightning.aggregate import Means, Models, Update
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.tasks import known
 from fedem_lightning.methods.initialization import WarmUp
-from fedem_lightning.methods.sharing import Shared, mixture_of
+from fedem_lightning.methods.sharing import Shared, tied_components
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.em import add_by_owner, mixture_losses, mixture_weights, responsibilities
 from fedem_lightning.models.heads import owner_and_class
@@ -35,7 +35,7 @@ class FedEM(FederatedAlgorithm):
     Args:
         n_components: M.
         initialization, warmup_rounds: how the components start; see `WarmUp`.
-        shared: what the components have in common, see `Shared` and `TiedMixture`; None: nothing, as in the paper.
+        shared: what the components have in common, see `Shared` and `TiedComponents`; None: nothing, as in the paper.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which leaves pi near uniform.
 
     """
@@ -56,7 +56,7 @@ class FedEM(FederatedAlgorithm):
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
         self.warm_up, self.personalize_steps = WarmUp(self, initialization, warmup_rounds), personalize_steps
-        self.mixture = mixture_of(self, shared)
+        self.tied = tied_components(self, shared)  # None: they have nothing in common
         uniform = torch.full((n_clients, n_components), 1.0 / n_components)
         self.pi = self.per_client(uniform, column="pi_{m}")
 
@@ -67,21 +67,24 @@ class FedEM(FederatedAlgorithm):
     def client_update(self, batch: Block, round_: int) -> Update:
         """E-step, mixture weights, local solver; models go to the server, pi and q never leave the client."""
         t, n = batch.clients, self._n_trained()
-        losses = self.mixture.losses(batch, n)  # l(h_m(x_i), y_i)  [n, M]
+        parts = self.tied if self.tied is not None and n > 1 else self
+        losses = parts.losses(batch, n)  # l(h_m(x_i), y_i)  [n, M]
         pi = self.pi[t] if n > 1 else torch.ones_like(self.pi[t, :1])
         self.measure("objective", mixture_losses(pi, losses, batch.owner))  # Eq. 6, before the round
         q = self.e_step(self.pi[t], losses, batch)  # Eq. 8  [n, M]
         if not self.warm_up.is_warming_up():
             self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])  # Eq. 9  [C, M]
-        theta = self.mixture.received(len(t), n)  # [C, M, ...]
-        models = self.mixture.train(theta, batch, round_, q)  # Eq. 10
+        theta = parts.received(t, n)  # [C, M, ...]
+        models = parts.local_sgd(theta, batch, round_, q)  # Eq. 10
         weights = batch.counts()  # n_t, Alg. 1, line 10
         return Update(models, weights, start=theta, extras=self._extras(q, batch))
 
     def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
         if self.warm_up.is_warming_up():
-            return self.mixture.even(losses)
+            return torch.full_like(
+                losses, 1.0 if self.tied is None else 1 / losses.shape[1]
+            )  # theta_0 takes M gradients
         return responsibilities(pi, self._e_step_losses(losses, batch), batch.owner)
 
     def _e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:
@@ -95,7 +98,8 @@ class FedEM(FederatedAlgorithm):
     def server_update(self, means: Means | None, round_: Round) -> None:
         """theta_m <- mean over the clients; one mean for all components where they are equal."""
         super().server_update(self.warm_up.of_all(means), round_)
-        self.mixture.tie()  # the last bits of a sum may differ
+        if self.tied is not None:
+            self.tied.tie()  # the last bits of a sum may differ
         self.warm_up.after(round_)
 
     def _n_trained(self) -> int:

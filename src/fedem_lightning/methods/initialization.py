@@ -164,7 +164,8 @@ class WarmUp:
     def begin(self, federation: Federation) -> None:
         """The components of the first round, and the mixture weights."""
         algorithm, components = self.algorithm, self.algorithm.components
-        algorithm.mixture.tie()
+        if algorithm.tied is not None:
+            algorithm.tied.tie()
         if self.is_auto:
             self._take_auto()
         if self.initialization == "random":
@@ -214,8 +215,9 @@ class WarmUp:
             self._draw_pi(federation)
         else:
             models, sizes = result
-            load_models(algorithm.components, algorithm.mixture.mean_of_shared(models, torch.tensor(sizes)))
-            algorithm.mixture.tie()
+            if algorithm.tied is not None:
+                models = algorithm.tied.mean_of_shared(models, torch.tensor(sizes))
+            load_models(algorithm.components, models)
             algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
             line = f"after {n_rounds} rounds of one model, groups of {', '.join(map(str, sizes))} clients"
         rank_zero_only(print)(f"start: {line}")

@@ -22,7 +22,7 @@ from fedem_lightning.aggregate import Means
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.samples import n_values
 from fedem_lightning.data.tasks import BinaryClassification
-from fedem_lightning.local.solver import shuffled_batches
+from fedem_lightning.local.training import shuffled_batches
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.personal_models import OwnModels
 from fedem_lightning.models.tensors import trained_parameters

@@ -21,7 +21,7 @@ from fedem_lightning.models.mixture_network import (
     unpacked,
 )
 from fedem_lightning.models.parts import split_body_head
-from fedem_lightning.models.personal_models import broadcast, component_losses
+from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.settings.errors import require
 
@@ -29,51 +29,21 @@ Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
 
 
-def mixture_of(algorithm: Method, shared: Shared) -> "Mixture":
-    """An algorithm's components, which may share parameters; UserError: an option would count shared ones M times."""
+def tied_components(algorithm: Method, shared: Shared) -> "TiedComponents | None":
+    """What an algorithm's components share; None: nothing. UserError: an option would count shared ones M times."""
     if not shared or len(algorithm.components) == 1:
-        return Mixture(algorithm.components, algorithm.local)
+        return None
     require(algorithm.compression is None, "shared: leave out compression, which shortens each component alone")
     private = isinstance(algorithm.aggregation, PrivateMean)
     require(not private, "shared: a private mean would add noise by component; use aggregation=mean")
-    result = TiedMixture(algorithm.components, algorithm.local, shared)
+    result = TiedComponents(algorithm.components, algorithm.local, shared)
     if result.training.momentum is not None:
         algorithm.shared_momentum = result.training.momentum
     algorithm.one_process = True
     return result
 
 
-class Mixture:
-    """M components that share nothing."""
-
-    def __init__(self, components: nn.ModuleList, local: LocalTraining) -> None:
-        self.components, self.local = components, local
-
-    def received(self, n_clients: int, n: int | None = None) -> Models:
-        """The first n components (None: all) as each client receives them: views [C, n, ...]."""
-        return broadcast(self.components[: n or len(self.components)], n_clients)
-
-    def losses(self, block: Block, n: int) -> Tensor:
-        """The losses of the first n components in nats, in eval mode, [n_samples, n]."""
-        return component_losses(self.components[:n], block)
-
-    def train(self, models: Models, block: Block, round_: int, q: Tensor, **options: Any) -> Models:
-        """The M-step (Eq. 10): clients train `models` [C, n, ...] with weights q [n_samples, n]; see `sgd`."""
-        return self.local.sgd(models, block, round_, q, **options)
-
-    def even(self, losses: Tensor) -> Tensor:
-        """Weights like `losses` [n_samples, n] with which each sample counts fully."""
-        return torch.ones_like(losses)
-
-    def tie(self) -> None:
-        """Gives all components what they share."""
-
-    def mean_of_shared(self, models: Models, weights: Tensor) -> Models:
-        """The same models [M, ...], in which what is shared is the mean with weights [M] that are not all zero."""
-        return models
-
-
-class TiedMixture(Mixture):
+class TiedComponents:
     """Components h_m(x) = f(x; theta_0, phi_m): theta_0 is one for all, phi_m belongs to component m.
 
     A client trains theta_0 and all phi_m together, as one network with M outputs, and sends theta_0 once. `local` is
@@ -82,8 +52,7 @@ class TiedMixture(Mixture):
     """
 
     def __init__(self, components: nn.ModuleList, local: LocalTraining, shared: Shared) -> None:
-        super().__init__(components, local)
-        self.own = _own(components[0], shared)  # names of phi's tensors
+        self.components, self.own = components, _own(components[0], shared)  # own: names of phi's tensors
         require(bool(self.own), "shared: components would differ in nothing; that is algorithm=fedavg")
         engine = local.engine_choice.anew()  # it prepares itself for one network
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
@@ -91,31 +60,27 @@ class TiedMixture(Mixture):
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)
         self.training.work = local.work
 
-    def received(self, n_clients: int, n: int | None = None) -> Models:
-        """theta_0 once, as views along the components, and n times phi."""
-        models = super().received(n_clients, n)
+    def received(self, clients: Tensor, n: int) -> Models:
+        """theta_0 once, as views along the components, and n times phi: [C, n, ...]."""
+        models = broadcast(self.components[:n], len(clients))
         return {name: rows if name in self.own else rows[:, :1].expand_as(rows) for name, rows in models.items()}
 
     @torch.no_grad()
-    def losses(self, block: Block, n: int) -> Tensor:
-        """The body runs once for all components, where it can."""
-        if n == 1:
-            return super().losses(block, n)
-        network, task = self._on_device().network.eval(), ComponentLosses(block.federation.task)
+    def losses(self, batch: Block, n: int) -> Tensor:
+        """The losses of all n components in nats, in eval mode, [n_samples, n]; the body runs once, where it can."""
+        network, task = self._on_device().network.eval(), ComponentLosses(batch.federation.task)
         tensors, dtype = tensors_of(self.components, self.own), next(self.components.parameters()).dtype
-        result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in block.pieces()]
+        result = [task.losses(call_with(network, tensors, piece.x(dtype)), piece.y()) for piece in batch.pieces()]
         return torch.cat(result)
 
-    def train(self, models: Models, block: Block, round_: int, q: Tensor, **options: Any) -> Models:
-        """Theta_0 and all phi_m together, see `SharedStep`; or one component alone."""
-        if (n := next(iter(models.values())).shape[1]) == 1:
-            return super().train(models, block, round_, q, **options)
-        options["step"] = Step(SharedStep, loss=ComponentLosses)
-        return unpacked(self._on_device().sgd(packed(models, self.own), block, round_, q.unsqueeze(1), **options), n)
+    def local_sgd(self, models: Models, batch: Block, round_: int, q: Tensor, **options: Any) -> Models:
+        """The M-step (Eq. 10): clients train theta_0 and all phi_m together; see `LocalTraining.sgd`.
 
-    def even(self, losses: Tensor) -> Tensor:
-        """1 / n, as the gradient of theta_0 is a sum over the components."""
-        return torch.ones_like(losses) / losses.shape[1]
+        `models` are [C, n, ...], the weights q [n_samples, n]. Of the options `step` has no meaning.
+        """
+        options["step"] = Step(SharedStep, loss=ComponentLosses)
+        one, n = packed(models, self.own), q.shape[1]
+        return unpacked(self._on_device().sgd(one, batch, round_, q.unsqueeze(1), **options), n)
 
     @torch.no_grad()
     def tie(self) -> None:

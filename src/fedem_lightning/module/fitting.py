@@ -71,7 +71,7 @@ def whose_parts(algorithm: Method) -> str:
     """A line that says whose values layers have, where some are each client's or component's; "": nothing to say."""
     network, own = algorithm.components[0], algorithm.own_parameters
     who, others = "each client's own", "averaged"
-    if not own and (own := getattr(getattr(algorithm, "mixture", None), "own", ())):
+    if not own and (own := getattr(getattr(algorithm, "tied", None), "own", ())):
         who, others = "each component's own", "common to all"
     names = model_state(network)
     if not own or len(own) == len(names):

@@ -56,8 +56,8 @@ class Adaptation(Recorded, ABC):
 
         The step (None: SGD's) reads the samples' weights [n, M] (None: 1).
         """
-        mixture = getattr(algorithm, "mixture", None)  # its components may share parameters
-        sgd = algorithm.local.sgd if mixture is None else mixture.train
+        tied = getattr(algorithm, "tied", None)  # components that share parameters
+        sgd = algorithm.local.sgd if tied is None else tied.local_sgd
         options: dict[str, Any] = {"step": step, "epochs": self.epochs, "state": None}
         options["optimizer"] = self.client_optimizer or algorithm.local.optimizer
         return sgd(models, block, algorithm.statistics.rounds, weights, **options)
