@@ -119,7 +119,6 @@ def runs() -> dict[str, list[str]]:
     rows["backbone lstm"] = [*TEXT, "algorithm=fedem"]
     rows["backbone mlp"] = [*DIGITS, "algorithm=fedem"]
     rows["initialization shared"] = [*SYNTHETIC, "algorithm.initialization=shared", UNSEEN]
-    rows["warm-up"] = [*SYNTHETIC, "algorithm.warmup_rounds=1"]
     rows["reference"] = [*SYNTHETIC, "fidelity=reference", "+experiment=synthetic"]
     rows["regression"] = ["dataset=npz", "dataset.path={files}/rows.npz", "dataset.task=regression", "algorithm=fedem"]
     for name, own in SHARING.items():

@@ -4,7 +4,7 @@ Shapes: T clients, C clients of a batch, M components, n samples. `Models` are {
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -38,35 +38,35 @@ class Parts(pl.LightningModule):
     states: States
     statistics: Statistics
     round_metrics: RoundMetrics
-    traffic: Transmission | None = None  # of the round, where a method says it; None: its updates tell
+    traffic: Transmission | None  # of the round, where a method says it; None: its updates tell
     n_clients: int
     seed: int
     participation: float | int
     scored_clients: float | int
     personalize_fraction: float
-    global_samples = 0  # test samples of all clients on which each client's model is scored, too; 0: none
-    samples_by_size = False
+    global_samples: int  # test samples of all clients on which each client's model is scored, too; 0: none
+    samples_by_size: bool  # whether a cohort is drawn with probabilities proportional to the clients' samples
     adaptation: Any
     aggregation: Aggregation
     compression: Compression | None
     compression_error: ClientStore | None
     faults: Faults | None
-    networks: dict[str, ShiftedExponentialNetwork]
-    remote: Any = None  # where clients are not simulated here
-    cohort_secret = ""  # of a private mean there: its cohorts are drawn from it; never sent
-    deployed_before = False  # whether clients were not simulated in the process that wrote the checkpoint
+    networks: Mapping[str, ShiftedExponentialNetwork]  # by name, in each of which rounds take simulated time
+    remote: Any  # where clients are not simulated here; None: they are
+    is_deployed: bool  # whether clients are processes of their own, or were when the checkpoint was written
+    cohort_secret: str  # of a private mean there: its cohorts are drawn from it; never sent
     has_frozen: Tensor  # bool [T]: who has the frozen parameters
-    schema: Schema | None = None  # what the model knows of its federation
-    federation_digest: str | None = None  # of the training data
+    schema: Schema | None  # what the model knows of its federation
+    federation_digest: str | None  # of the training data
     curves: dict[int, dict[str, float]]  # what each round logged, by its number; 0: before the first
-    past: Any = None  # before `BestRound` went back; see `whole_run`
+    past: Any  # before `BestRound` went back; see `whole_run`
     clients: pd.DataFrame  # one row a client, filled by Trainer.test
-    tested: Any = None  # ClientTable of the newest test: the scores of samples and classes
+    tested: Any  # ClientTable of the newest test: the scores of samples and classes
     diagnostics: dict[str, Any]  # findings of methods and callbacks, by name; saved in results.json
     made_with: dict[str, Any]
-    says_unfinished = True  # at the end of a fit
-    _prepared: Federation | None = None
-    _trained: Any = None  # a TrainedModel, until the next round
+    says_unfinished: bool  # at the end of a fit
+    _prepared: Federation | None
+    _trained: Any  # a TrainedModel, until the next round
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Declares a tensor of the clients that a method assigns; see `per_client`."""
@@ -87,11 +87,6 @@ class Parts(pl.LightningModule):
         """Names of a model's tensors of which each client has values of its own, once the model has seen its data."""
         stores = self.states.stores()
         return tuple(name for kept in ("own", "models") if kept in stores for name in stores[kept].names)
-
-    @property
-    def is_deployed(self) -> bool:
-        """Whether the clients are processes of their own, or were when the checkpoint was written."""
-        return self.remote is not None or self.deployed_before
 
     @property
     def parameter_dtype(self) -> torch.dtype:

@@ -187,7 +187,8 @@ def test_a_round_without_a_client_adds_noise_alone(kind: Any, tmp_path: Path, mo
     options = {"probability": 0.2} if kind is L2SGD else {}
     data, private = make_data(), PrivateMean(noise_multiplier=1.0, clip=0.3, quantile=0.5)
     networks = {"uplink": ShiftedExponentialNetwork(rho=2.0, t_min=0.0, mu=1.0)}
-    model = make_model(kind, data, aggregation=private, networks=networks, **options)
+    model = make_model(kind, data, aggregation=private, **options)
+    model.networks = networks
     before, trainer, rule = parameters(model.components), make_trainer(1), model.aggregation
     trainer.fit(model, data)
     moved = parameters(model.components) - before

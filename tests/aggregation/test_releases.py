@@ -50,8 +50,8 @@ def variant(kind: Any, **options: Any) -> Row:
 
 METHODS = [
     *ROWS,
-    variant(FedEM, initialization="clusters", warmup_rounds=1),
-    variant(FedEM, initialization="shared", warmup_rounds=1),
+    variant(FedEM, initialization="clusters"),
+    variant(FedEM, initialization="shared"),
     variant(HypCluster, initialization="sampled"),
     variant(L2SGD, probability=None),
 ]

@@ -75,8 +75,10 @@ def test_a_special_round_costs_the_same_whatever_the_cohort(cohort: int, label_a
     A stream that nobody of the cohort receives is not sent.
     """
     data = make_data(sizes=(12,) * 10)
-    options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted, "networks": RELIABLE}
-    model = train(make_model(UserCentric, data, **options), data, 3)
+    options = {"n_streams": 2, "participation": cohort, "label_adjusted": label_adjusted}
+    model = make_model(UserCentric, data, **options)
+    model.networks = RELIABLE
+    train(model, data, 3)
     sent, size = model.statistics, model_bytes(model.components[0])
     assert len(model.weights) == 2
     streams = sum(len(model.stream[draw_cohort(model, data.federation, r)].unique()) for r in range(3))
@@ -91,7 +93,7 @@ WORK: list[tuple[type[FederatedAlgorithm], dict[str, Any]]] = [
     (FedAvg, {"local_epochs": 2}),
     (FedAvg, {"local_steps": 5}),
     (FedEM, {"local_epochs": 1.25}),
-    (FedEM, {"local_epochs": 2, "initialization": "shared", "warmup_rounds": 1}),
+    (FedEM, {"local_epochs": 2, "initialization": "shared"}),
     (APFL, {"local_steps": 3}),
     (PFedMe, {"inner_steps": 3, "local_epochs": 2}),
     (HypCluster, {"n_components": 3, "initialization": "random"}),
@@ -135,7 +137,9 @@ def test_l2sgd_sends_nothing_where_the_mean_has_not_changed(
     steps = [0, 3, 0, 0]
     monkeypatch.setattr(L2SGD, "local_steps_of", lambda self, federation, round_: steps[round_])
     data = make_data()
-    model = train(make_model(L2SGD, data, participation=participation, networks=RELIABLE), data, 4)
+    model = make_model(L2SGD, data, participation=participation)
+    model.networks = RELIABLE
+    train(model, data, 4)
     sent, size = model.statistics, model_bytes(model.components[0])
     assert sent.up_bytes == sent.down_bytes == exchanges * participation * size
     assert sent.times == {"reliable": 1 + exchanges * (4 + 1)}  # who takes no step computes no time

@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 
 from fedem_lightning import ClientSGD, FederatedDataModule, FedGMM, Finetune, UserError, load_clients
 from fedem_lightning.data.randomness import sample_cohort
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.serving.onnx_files import measured, write_onnx
 from helpers.by_hand import ALL_TRAIN, assert_agree, batches, descend, losses, samples, vector
@@ -37,7 +38,7 @@ def started(data: FederatedDataModule, **options: Any) -> Any:
     """A model that knows its federation, before the first round."""
     options = {"client_optimizer": SGD, "regularization": REGULARIZATION, **options}
     model = make_model(FedGMM, data, **options).double()
-    model.prepare_for(data.federation)
+    prepare(model, data.federation)
     return model
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedem_lightning import FedAvg, FedEM, FederatedDataModule, UserError
+from fedem_lightning import FedAvg, FedEM, FederatedDataModule
 from fedem_lightning.aggregate import PrivateMean
 from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.methods import initialization as start
@@ -76,7 +76,7 @@ def test_a_fifth_of_the_rounds_at_most_and_everything_equal_before(shared: str |
     assert int(model.warmup_end) == 4
     assert seen == [1] * 3 + [3] * 17
     before = train(fedavg, data, 4)
-    again = mixture(data, hidden=True, shared=shared, client_optimizer=ClientSGD(lr=0.05), warmup_rounds=4)
+    again = mixture(data, hidden=True, shared=shared, client_optimizer=ClientSGD(lr=0.05))
     again.warm_up.differ = lambda *_: None
     torch.testing.assert_close(
         parameters(train(again, data, 4).components[2]), parameters(before.components[0]), rtol=1e-12, atol=1e-14
@@ -121,8 +121,6 @@ def test_one_component_has_no_start(capsys: pytest.CaptureFixture[str]) -> None:
         parameters(train(make_model(FedAvg, data, client_optimizer=SGD), data, 6).components),
     )
     assert "start" not in capsys.readouterr().out + str(model.diagnostics)
-    with pytest.raises(UserError, match="warmup_rounds: expected "):
-        mixture(data, warmup_rounds=-1)
 
 
 def test_fewer_clients_than_components_and_clients_that_are_all_the_same() -> None:

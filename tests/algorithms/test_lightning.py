@@ -29,6 +29,7 @@ from fedem_lightning import (
     UserError,
 )
 from fedem_lightning.data.tasks import Classification
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.module.trainer_options import check_trainer
 from helpers.federations import grouped, make_data, make_model, make_trainer, parameters, stored, train
 
@@ -68,7 +69,7 @@ def test_a_network_of_other_features_is_refused_and_left_as_it_was() -> None:
     data, model = make_data(), FedAvg(nn.Sequential(nn.BatchNorm1d(9), nn.Linear(9, 3)), 4)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UserError, match=r"^backbone: it does not take samples of shape \(4,\) for Classification \("):
-        model.prepare_for(data.federation)
+        prepare(model, data.federation)
     assert model.components[0].training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 

@@ -10,6 +10,7 @@ from fedem_lightning import ClientSGD, FedAvg, FederatedDataModule, FedFOMO, Lin
 from fedem_lightning.methods import user_centric
 from fedem_lightning.methods.streams import DENSE_LIMIT, _parts, coefficients, coordinates, gradients
 from fedem_lightning.models.parts import model_bytes
+from fedem_lightning.module.fitting import prepare
 from helpers.by_hand import ALL_TRAIN, assert_agree, gradient, samples, vector
 from helpers.federations import grouped, make_data, make_model, make_trainer, models_of, train, train_and_test
 
@@ -19,7 +20,7 @@ SGD = ClientSGD(lr=0.5, momentum=0.9)
 def prepared(data: FederatedDataModule, **options: Any) -> UserCentric:
     """A model in double precision after its special round."""
     model = make_model(UserCentric, data, client_optimizer=SGD, **options).double()
-    model.prepare_for(data.federation)
+    prepare(model, data.federation)
     model.statistics.plan(1)
     with torch.no_grad():
         model.initialize(data.federation)

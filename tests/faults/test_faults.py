@@ -27,6 +27,7 @@ from fedem_lightning.aggregate import Update
 from fedem_lightning.aggregate.faults import Faults
 from fedem_lightning.models.parts import model_bytes
 from fedem_lightning.module.client_updates import rehearsed
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.module.round import draw_cohort
 from helpers.federations import make_data, make_model, make_trainer, models_of, parameters, stored, train
 from helpers.runs import run_small
@@ -155,12 +156,12 @@ def test_flipped_labels_are_those_of_another_federation() -> None:
 def test_faults_that_have_no_effect_are_refused() -> None:
     data = make_data()
     with pytest.raises(UserError, match=r"faults: Local has no server .* so Scaling changes nothing"):
-        make_model(Local, data, faults=Scaling()).prepare_for(data.federation)
+        prepare(make_model(Local, data, faults=Scaling()), data.federation)
     with pytest.raises(UserError, match="faults: AFL needs every client in every round, but some do not answer"):
-        make_model(AFL, data, faults=NoAnswer()).prepare_for(data.federation)
+        prepare(make_model(AFL, data, faults=NoAnswer()), data.federation)
     real = FederatedDataModule.from_arrays(np.ones((8, 2)), np.arange(8.0), np.arange(8) % 2, task="regression")
     with pytest.raises(UserError, match="faults: label_flip needs a classification, the data is a Regression"):
-        make_model(FedAvg, real, faults=LabelFlip()).prepare_for(real.federation)
+        prepare(make_model(FedAvg, real, faults=LabelFlip()), real.federation)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from fedem_lightning.aggregate.private import PrivateMean
 from fedem_lightning.aggregate.weighted_mean import WeightedMean
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import BelowHalf, FaultyClients, PositiveOrInfinite
+from fedem_lightning.settings.recipes import anew
 
 CHUNK = 2**16
 """Columns that are sorted at a time."""
@@ -133,7 +134,7 @@ RULES: dict[str, type[Aggregation]] = {
 def make_aggregation(aggregation: Aggregation | str | None) -> Aggregation:
     """Makes an aggregation from its name; None: the mean. An aggregation is made anew: each model has its own state."""
     if aggregation is None or isinstance(aggregation, Aggregation):
-        return Mean() if aggregation is None else aggregation.anew()
+        return Mean() if aggregation is None else anew(aggregation)
     require(aggregation in RULES, f"aggregation: expected one of {', '.join(RULES)}, got {aggregation}")
     return RULES[aggregation]()
 

@@ -32,6 +32,7 @@ from fedem_lightning.flower.messages import arrays
 from fedem_lightning.models.personal_models import ClientModels, OwnModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checkpoints import made_from, take_dtypes
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.run.command_line import composed
 from fedem_lightning.serving.model_files import write_clients
 from fedem_lightning.settings import configs as configs  # it registers the resolvers of the configurations
@@ -101,7 +102,7 @@ def algorithm_of(content: RecordDict, context: Context, federation: Federation) 
     require(state is not None, "this client has lost its state, and begins anew in the next round")
     tensors, sent = (dict(record.to_torch_state_dict()) for record in (state, content["sent"]))  # type: ignore[union-attr]
     trust = [package for package in str(context.node_config.get("trust", "")).split(",") if package]
-    given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None, "networks": None}
+    given = {"n_clients": 1, "participation": 1.0, "scored_clients": 1.0, "faults": None}
     algorithm: FederatedAlgorithm = made_from(json.loads(about["recipe"]), None, trust, given)
     take_dtypes(algorithm, tensors)
     algorithm.load_state_dict(tensors)
@@ -111,7 +112,7 @@ def algorithm_of(content: RecordDict, context: Context, federation: Federation) 
     algorithm.statistics.round_seconds = [0.0] * int(about["round"])
     one_process = SimpleNamespace(world_size=1, global_rank=0, strategy=None)
     algorithm.trainer = one_process  # type: ignore[assignment]
-    algorithm.prepare_for(federation)
+    prepare(algorithm, federation)
     return algorithm
 
 

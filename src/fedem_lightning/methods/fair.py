@@ -108,7 +108,6 @@ class QFFL(FederatedAlgorithm):
     """
 
     needs_sgd = True  # it reads gradients off its updates, (w - w_t) / lr
-    samples_by_size = True  # p_t = n_t / n
     reference: Tensor  # [], the clients' mean loss in the last round; F is divided by it, so that F^q stays finite
 
     def __init__(
@@ -119,7 +118,7 @@ class QFFL(FederatedAlgorithm):
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components=1, **options)
-        self.q = q
+        self.q, self.samples_by_size = q, True  # p_t = n_t / n
         self.register_buffer("reference", torch.ones(()))
 
     def initialize(self, data: Federation) -> None:

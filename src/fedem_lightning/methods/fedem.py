@@ -23,7 +23,7 @@ from fedem_lightning.models.heads import owner_and_class
 from fedem_lightning.models.personal_models import SharedModels
 from fedem_lightning.module.algorithm import FederatedAlgorithm
 from fedem_lightning.module.checks import check_classes
-from fedem_lightning.settings.ranges import Count, Initialization, PositiveInt
+from fedem_lightning.settings.ranges import Initialization, PositiveInt
 from fedem_lightning.state.history import Round
 
 
@@ -34,7 +34,7 @@ class FedEM(FederatedAlgorithm):
 
     Args:
         n_components: M.
-        initialization, warmup_rounds: how the components start; see `WarmUp`.
+        initialization: how the components start; see `WarmUp`.
         shared: what the components have in common, see `Shared` and `TiedComponents`; None: nothing, as in the paper.
         personalize_steps: E-steps and updates of pi of an unseen client. The paper has 1, which leaves pi near uniform.
 
@@ -49,13 +49,12 @@ class FedEM(FederatedAlgorithm):
         n_clients: int,
         n_components: PositiveInt = 3,
         initialization: Initialization = "auto",
-        warmup_rounds: Count | None = None,
         shared: Shared = None,
         personalize_steps: PositiveInt = 20,
         **options: Any,
     ) -> None:
         super().__init__(backbone, n_clients, n_components, **options)
-        self.warm_up, self.personalize_steps = WarmUp(self, initialization, warmup_rounds), personalize_steps
+        self.warm_up, self.personalize_steps = WarmUp(self, initialization), personalize_steps
         self.tied = tied_components(self, shared)  # None: they have nothing in common
         uniform = torch.full((n_clients, n_components), 1.0 / n_components)
         self.pi = self.per_client(uniform, column="pi_{m}")

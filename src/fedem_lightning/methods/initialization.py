@@ -124,21 +124,20 @@ class WarmUp:
             their own or the aggregation is more than a mean. "random": each from its own seed, pi uniform, as in the
             paper. "shared": equal components and a random pi for every client, so that components differ by clients,
             not by labels.
-        warmup_rounds: initial rounds in which every component trains on all samples (q = 1) and pi does not change.
-            With "random" it is FedAvg M times; otherwise the components are FedAvg's one model, which is sent and
-            trained once. None: with "clusters" until the loss of the validation samples (without them: of the training
-            samples) hardly falls, at most a fifth of the rounds; else 0, as in the paper.
+
+    In the warm-up the components are one FedAvg model, which is sent and trained once (q = 1); pi does not change.
+    It lasts until the loss of the validation samples (without them: of the training samples) hardly falls, for at most
+    a fifth of the rounds.
 
     """
 
-    def __init__(self, algorithm: Any, initialization: Initialization, warmup_rounds: int | None) -> None:
+    def __init__(self, algorithm: Any, initialization: Initialization) -> None:
         self.algorithm, several = algorithm, len(algorithm.components) > 1
         self.is_auto = initialization == "auto" and several
         if initialization == "auto":
             initialization = "clusters" if type(algorithm.aggregation) is Mean else "random"
         self.initialization = initialization if several or initialization == "shared" else "random"
-        by_validation = warmup_rounds is None and self.initialization == "clusters"
-        algorithm.register_buffer("warmup_end", torch.tensor(-1 if by_validation else warmup_rounds or 0))
+        algorithm.register_buffer("warmup_end", torch.tensor(-1 if self.initialization == "clusters" else 0))
         algorithm.register_buffer("warmup_losses", torch.zeros(PATIENCE + 1, dtype=torch.float64))  # of its last rounds
         if self.initialization == "clusters":
             algorithm.private_ok = False  # models of single clients are where components start

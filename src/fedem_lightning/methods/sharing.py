@@ -24,6 +24,7 @@ from fedem_lightning.models.parts import split_body_head
 from fedem_lightning.models.personal_models import broadcast
 from fedem_lightning.models.tensors import call_with, trained_parameters
 from fedem_lightning.settings.errors import require
+from fedem_lightning.settings.recipes import anew
 
 Shared = Literal["body"] | Sequence[str] | None
 """What components share: "body", all but the last layer; or names of modules; None: nothing."""
@@ -54,7 +55,7 @@ class TiedComponents:
     def __init__(self, components: nn.ModuleList, local: LocalTraining, shared: Shared) -> None:
         self.components, self.own = components, _own(components[0], shared)  # own: names of phi's tensors
         require(bool(self.own), "shared: components would differ in nothing; that is algorithm=fedavg")
-        engine = local.engine_choice.anew()  # it prepares itself for one network
+        engine = anew(local.engine_choice)  # it prepares itself for one network
         how = (local.epochs, local.steps, local.batch_size, local.seed, engine, local.statistics)
         network = MixtureNetwork(components, self.own)
         self.training = LocalTraining(network, local.n_clients, 1, local.optimizer, *how)

@@ -1,7 +1,7 @@
 """The LightningModule of a federated method: its parts, and its rounds and scores as Lightning's steps."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -35,7 +35,6 @@ from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.settings.ranges import Positive, PositiveInt, Seed, Share, ShareOrNumber
 from fedem_lightning.settings.recipes import Recorded
 from fedem_lightning.state.history import RoundMetrics, Statistics
-from fedem_lightning.state.network import ShiftedExponentialNetwork
 from fedem_lightning.state.per_client import PerClient, States
 from fedem_lightning.state.processes import Processes
 
@@ -67,7 +66,6 @@ class FederatedAlgorithm(Recorded, Method):
             "multi_krum", or an `Aggregation`; None: the mean.
         compression: of the updates that clients upload; None: none.
         faults: of clients, injected into the training; None: none.
-        networks: by name; the simulated time of every round is computed in each.
         seed: of cohorts, shuffling, dropout, and of components 1..M-1.
 
     """
@@ -90,7 +88,6 @@ class FederatedAlgorithm(Recorded, Method):
         personalize_fraction: Share = 1.0,
         adaptation: Adaptation | None = None,
         engine: Engine | AutoEngine | str = "auto",
-        networks: Mapping[str, ShiftedExponentialNetwork] | None = None,
         aggregation: Aggregation | str | None = None,
         compression: Compression | None = None,
         faults: Faults | None = None,
@@ -103,7 +100,6 @@ class FederatedAlgorithm(Recorded, Method):
         self.n_clients, self.seed = n_clients, seed
         self.participation, self.scored_clients = participation, scored_clients
         self.adaptation, self.personalize_fraction = adaptation, personalize_fraction
-        self.networks = dict(networks or {})
         self.aggregation, self.compression, self.faults = make_aggregation(aggregation), compression, faults
         self.components = make_components(backbone, n_components, seed)
         self.states, self.statistics, self.round_metrics = States(self), Statistics(), RoundMetrics()
@@ -117,7 +113,11 @@ class FederatedAlgorithm(Recorded, Method):
         self.states.declared["has_frozen"] = none = PerClient(torch.zeros(n_clients, dtype=torch.bool), None, "server")
         self.register_buffer("has_frozen", none.tensor, persistent=frozen_bytes(self.components[0]) > 0)
         self.save_hyperparameters(checkpoints.logged_arguments(self))
+        self.networks, self.traffic, self.samples_by_size, self.global_samples = {}, None, False, 0
+        self.remote, self.is_deployed, self.cohort_secret = None, False, ""
         self.curves, self.diagnostics, self.clients = {}, {}, pd.DataFrame()
+        self.schema = self.federation_digest = self.past = self.tested = self._prepared = self._trained = None
+        self.says_unfinished = True
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -212,10 +212,6 @@ class FederatedAlgorithm(Recorded, Method):
         """Says whether the validation loss still falls, unless the command line does."""
         if self.says_unfinished and (line := unfinished_line(convergence(whole_run(self)[1]))):
             rank_zero_only(print)(line)
-
-    def prepare_for(self, federation: Federation) -> None:
-        """Prepares the algorithm for rounds and scores on this federation; UserError: they do not fit together."""
-        fitting.prepare(self, federation)
 
     def validation_step(self, batch: Federation, batch_idx: int) -> None:
         """Scores the seen clients on every split; outside of training only on train and val, to keep test unseen."""

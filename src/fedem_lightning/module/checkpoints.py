@@ -30,7 +30,7 @@ NOT_TRAINED = (
     *(f"personalize_{name}" for name in ("fraction", "steps")),
 )
 """Arguments on which training does not depend, up to the last bits, or which are compared elsewhere."""
-_GROUPS = ("backbone", "aggregation", "compression", "faults", "networks", "seed")
+_GROUPS = ("backbone", "aggregation", "compression", "faults", "seed")
 """Arguments of an algorithm that are keys of their own in a configuration."""
 OLD_TENSORS = {"UserCentric": ("embedding",), "FedGMM": ("center", "projection"), "Agnostic": ("recent_counts",)}
 """By class: what checkpoints of earlier versions have, and nothing reads any more."""
@@ -67,7 +67,7 @@ def restore(algorithm: Method, checkpoint: dict[str, Any]) -> None:
     algorithm._trained = None
     algorithm.diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
     algorithm.local.engine_gave_up = checkpoint.get("engine_gave_up", False)
-    algorithm.deployed_before = checkpoint.get("deployed", False)
+    algorithm.is_deployed = algorithm.remote is not None or checkpoint.get("deployed", False)
     # Lightning loads the tensors before `trainer.precision=64-true` makes the model double, and would lose bits
     take_dtypes(algorithm, checkpoint["state_dict"])
     algorithm.states.with_unwritten(checkpoint["state_dict"])

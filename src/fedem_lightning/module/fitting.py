@@ -85,6 +85,7 @@ def prepare(algorithm: Method, federation: Federation) -> Federation:
 
     UserError: the model was made for another federation, or the algorithm is not defined for this one.
     """
+    algorithm.is_deployed |= algorithm.remote is not None
     if algorithm.schema is not None and algorithm.federation_digest is not None:
         federation = federation.in_units_of(algorithm.schema.task)
     check_capabilities(algorithm, federation)
@@ -128,7 +129,9 @@ def use_computed_head(algorithm: Method, federation: Federation, begun: bool = F
     networks = iter([copied(users_network(component)) for component in algorithm.components])
     like = next(algorithm.components.parameters())
     arguments: dict[str, Any] = {**made_with, key: named, "backbone": lambda: next(networks)}
-    kept = {name: getattr(algorithm, name) for name in ("_trainer", "remote", "cohort_secret", "deployed_before")}
+    kept = {
+        name: getattr(algorithm, name) for name in ("_trainer", "networks", "remote", "is_deployed", "cohort_secret")
+    }
     type(algorithm).__init__(algorithm, **arguments)
     vars(algorithm).update(kept, made_with={**made_with, key: named})
     algorithm.to(like.device, like.dtype)

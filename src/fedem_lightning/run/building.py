@@ -24,6 +24,7 @@ from fedem_lightning.models.backbones.pretrained import Pretrained
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.models.embedded import embedded
 from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.module.trainer_options import check_trainer
 from fedem_lightning.run.callbacks import MappedCheckpoints, RoundProgress
 from fedem_lightning.run.trackers import MetricsFile
@@ -69,12 +70,12 @@ def build_model(config: DictConfig, data: FederatedDataModule, given: Backbone |
         n_clients=data.n_clients,
         engine=instantiate(config.engine),
         **{part: instantiate(config[part]) if config.get(part) else None for part in optional},
-        networks={str(name): instantiate(part) for name, part in (config.get("network") or {}).items()},
         seed=config.seed,
     )
+    model.networks = {str(name): instantiate(part) for name, part in (config.get("network") or {}).items()}
     model.remote = data.remote
     model.global_samples = GLOBAL_SAMPLES if config.get("scores") == "global" else 0
-    model.prepare_for(data.federation)
+    prepare(model, data.federation)
     return model
 
 

@@ -63,7 +63,7 @@ def not_composed(error: Exception, words: Sequence[str]) -> UserError:
 
 
 def _line(error: Exception, words: Sequence[str]) -> str:
-    said, cause = str(error), error.__cause__
+    message, cause = str(error), error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if choice == "optuna":
@@ -72,8 +72,8 @@ def _line(error: Exception, words: Sequence[str]) -> str:
         meant = f"did you mean {like}?" if like else f"there are {', '.join(sorted(error.options))}"
         return f"{group}={choice}: no such choice; {meant}"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: {one_line(_ASIDE.sub('', said))}"
-    unknown = re.match(r"Could not override '([^']+)'", said)
+        return f"{error.override}: {one_line(_ASIDE.sub('', message))}"
+    unknown = re.match(r"Could not override '([^']+)'", message)
     if unknown and isinstance(cause, ConfigKeyError | ConfigAttributeError) and cause.parent_node is not None:
         key = unknown[1]
         if key.startswith(str(cause.full_key)):  # else the value has a key that is none
@@ -83,7 +83,7 @@ def _line(error: Exception, words: Sequence[str]) -> str:
             near = near or [f"+{group}" for group in groups]
             meant = f"did you mean {' or '.join(near)}?" if near else f"to add it: +{key}=..."
             return f"{key}: no such key; {meant}"
-    lines = [_ASIDE.sub("", text) for text in dict.fromkeys([said, str(cause or "")])]
+    lines = [_ASIDE.sub("", text) for text in dict.fromkeys([message, str(cause or "")])]
     line = one_line(": ".join(filter(None, lines))) or type(error).__name__
     keys = {word: word.lstrip("+~").partition("=")[0] for word in words}
     about = [word for word, key in keys.items() if "." not in key]

@@ -22,6 +22,7 @@ from fedem_lightning.local.optimizers import ClientSGD
 from fedem_lightning.models.backbones import MLP
 from fedem_lightning.models.components import Backbone
 from fedem_lightning.module.algorithm import FederatedAlgorithm
+from fedem_lightning.module.fitting import prepare
 from fedem_lightning.run.callbacks import RoundCheckpoint
 
 
@@ -84,7 +85,7 @@ def check_training(case: Case) -> None:
     """Checks that a round is finite, changes the personal models, and is counted once by Lightning."""
     data = _data()
     model = case.model(data).double()
-    model.prepare_for(data.federation)
+    prepare(model, data.federation)
     before = _served(model)
     _trainer(1).fit(model, data)
     after = _served(model)
@@ -113,7 +114,7 @@ def check_state(case: Case) -> None:
     """Checks that checkpoints hold everything that personal models need."""
     data = _data()
     model, fresh = case.trained(data), case.model(data).double()
-    fresh.prepare_for(data.federation)
+    prepare(fresh, data.federation)
     fresh.load_state_dict(model.state_dict())
     unsaved = "state is lost in a checkpoint: declare it with self.per_client, or as a buffer"
     _agree(case, _served(model), _served(fresh), unsaved, exact=True)
@@ -134,7 +135,7 @@ def check_sampling(case: Case) -> None:
     """Checks that clients outside the cohort keep their state."""
     data = _data()
     model = case.model(data, participation=2).double()
-    model.prepare_for(data.federation)
+    prepare(model, data.federation)
     before = [rows.clone() for rows in model.states.rows()]
     _trainer(1).fit(model, data)
     others = torch.ones(4, dtype=torch.bool)

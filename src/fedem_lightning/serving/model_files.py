@@ -52,7 +52,7 @@ def load(path: str | Path, trust: Sequence[str] | str = (), **arguments: Any) ->
     wanted = "which load_clients takes (in Python); expected a run's folder or a .ckpt file"
     require(not single, f"{path}: clients' models, {wanted}")
     checkpoint = read_checkpoint(checkpoint_of(Path(path).expanduser()), "RUN")
-    given = {"engine": "auto", "networks": None, **arguments}  # no simulated time, and any machine
+    given = {"engine": "auto", **arguments}  # for any machine
     model: FederatedAlgorithm = model_of(checkpoint, None, [trust] if isinstance(trust, str) else trust, given)
     require(model.schema is not None, f"{path}: written by an older version, which did not save the clients' names")
     return model

@@ -22,7 +22,7 @@ NAMED = ("callbacks", "logger", "network")
 """Groups that hold several parts by name, or none."""
 HANDED = {
     "algorithm": (
-        *("backbone", "n_clients", "adaptation", "engine", "networks"),
+        *("backbone", "n_clients", "adaptation", "engine"),
         *("aggregation", "compression", "faults", "seed"),
     ),
     "trainer": ("callbacks", "logger", "plugins", "default_root_dir"),

@@ -31,9 +31,10 @@ class Recorded(Checked):
         made.__dict__["made_with"].pop("self", None)
         return made
 
-    def anew(self) -> Self:
-        """Another object from the same arguments, without what this one has kept since it was made."""
-        return type(self)(**self.made_with)
+
+def anew(made: Recorded) -> Any:
+    """Another object from the same arguments, without what this one has kept since it was made."""
+    return type(made)(**made.made_with)
 
 
 def arguments_with_defaults(made: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _ROOMS = {
     "faults": ("aggregate.faults",),
     "topology": ("aggregate.topology",),
 }
-_ANYWHERE = ("state.network", *(room for key, rooms in _ROOMS.items() if key != "algorithm" for room in rooms))
+_ANYWHERE = tuple(room for key, rooms in _ROOMS.items() if key != "algorithm" for room in rooms)
 """By key, where its classes are: parts of this package, or of torch. No constructor there runs or reads anything."""
 _DOWNLOADS = ("pretrained", "use_pretrained_backbone")
 _FROM_FILE = {"pretrained": False, "path": None}
@@ -47,6 +47,8 @@ GONE: dict[str, Any] = {
     **{"level": "sample", "steps": 1, "temperature": 1.0, "concentration": 1.0},  # of an E-step
 }
 """Defaults of options that are gone, which files of earlier versions name; where it is not here, it was off."""
+_NO_PART = ("networks", "warmup_rounds")
+"""Options that are gone, and on which a model that has been trained does not depend."""
 LAST = "45f9539f"
 """The last commit that had them."""
 
@@ -79,7 +81,7 @@ def make(made_of: Any, trusted: Sequence[str] = (), key: str = "") -> Any:
     }
     if target is None:
         return arguments
-    if _within(target.__module__, [f"{_PACKAGE}.models.backbones", f"{_PACKAGE}.state.network"]):
+    if _within(target.__module__, [f"{_PACKAGE}.models.backbones"]):
         arguments |= {name: value for name, value in _FROM_FILE.items() if name in parameters(target).known}
     if made_of.get("_partial_"):
         return functools.partial(target, **arguments)
@@ -101,6 +103,8 @@ def without_gone(made_of: Any) -> Any:
     takes = parameters(target) if callable(target) else None
     kept = {}
     for name, value in made_of.items():
+        if name in _NO_PART and not (takes is None or name in takes.known):
+            continue
         part = without_gone(value)
         if takes is None or takes.open or name in takes.known or name.startswith("_") or f"algorithm.{name}" in LOOKS:
             kept[name] = part

@@ -40,13 +40,13 @@ class _Module(dict[str, Any]):
         stands = self._stands[name]
         if isinstance(stands, tuple) and stands[0].startswith(_LIGHT):
             return getattr(import_module(stands[0]), stands[1])
-        module, node = self.found(name)
+        module, node = self.resolved(name)
         return module.value(node) if isinstance(node, ast.expr) else Any
 
-    def found(self, name: str) -> tuple["_Module", Any]:
+    def resolved(self, name: str) -> tuple["_Module", Any]:
         """The module where a name stands, and what defines it."""
         stands = self._stands[name]
-        return _module(stands[0]).found(stands[1]) if isinstance(stands, tuple) else (self, stands)
+        return _module(stands[0]).resolved(stands[1]) if isinstance(stands, tuple) else (self, stands)
 
     def value(self, annotation: ast.expr | None) -> Any:
         """What an annotation allows; `Any`, if something in it is not known here."""
@@ -64,7 +64,7 @@ def signature(path: str) -> Parameters:
     """As `parameters` of what an import path means; anything is taken by what is not known here."""
     module, _, name = path.rpartition(".")
     try:
-        return _parameters(*_module(module).found(name))
+        return _parameters(*_module(module).resolved(name))
     except KeyError:
         return Parameters({}, open=True)
 
@@ -84,7 +84,7 @@ def _parameters(module: _Module, node: Any) -> Parameters:
         others = call.args.kwarg and call.args.kwarg.annotation
         if isinstance(others, ast.Subscript) and isinstance(others.slice, ast.Tuple):  # Annotated[Any, GROUP, ...]
             for group in others.slice.elts[1:]:
-                known = _parameters(*place.found(ast.unparse(group))).known | known
+                known = _parameters(*place.resolved(ast.unparse(group))).known | known
             break
         if call.args.kwarg is None:
             break
@@ -101,6 +101,6 @@ def _calls(module: _Module, node: Any) -> Iterator[tuple[_Module, Any]]:
     yield from ((module, call) for call in inits or [node] * ("dataclass" in marks))
     for base in map(ast.unparse, node.bases):
         try:
-            yield from _calls(*module.found(base))
+            yield from _calls(*module.resolved(base))
         except KeyError:  # of another package
             yield module, None

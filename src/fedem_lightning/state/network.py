@@ -12,8 +12,8 @@ from pydantic import AllowInfNan
 from torch import Tensor
 
 from fedem_lightning.data.randomness import Purpose, fold
+from fedem_lightning.settings.check import Checked
 from fedem_lightning.settings.ranges import NotNegative
-from fedem_lightning.settings.recipes import Recorded
 
 
 class Transmission(NamedTuple):
@@ -51,7 +51,7 @@ class Traffic(NamedTuple):
     model_bytes: int
 
 
-class ShiftedExponentialNetwork(Recorded):
+class ShiftedExponentialNetwork(Checked):
     """Computing times with P[T_i > t] = exp(-mu (t - T_min)) for t >= T_min, else 1.
 
     A round takes max_i T_i + rho up + streams, in times of one model down. Networks of one run draw the same uniform

@@ -11,7 +11,7 @@ from fedem_lightning.models.backbones.networks import LSTM
 from fedem_lightning.models.stacked import against_stacking
 from fedem_lightning.settings.errors import require
 from fedem_lightning.settings.ranges import Positive, PositiveInt
-from fedem_lightning.settings.recipes import Recorded
+from fedem_lightning.settings.recipes import Recorded, anew
 
 __all__ = ["AutoEngine", "Engine", "LoopEngine", "VmapEngine", "cores", "make_engine"]
 
@@ -44,7 +44,7 @@ class AutoEngine(Recorded):
 def make_engine(engine: Engine | AutoEngine | str) -> Engine | AutoEngine:
     """Makes an engine from its name: loop, vmap or auto. An engine is made anew: it prepares itself for one network."""
     if not isinstance(engine, str):
-        return engine.anew()
+        return anew(engine)
     engines = {kind.name: kind for kind in (LoopEngine, VmapEngine, AutoEngine)}
     require(engine in engines, f"engine: expected one of {', '.join(engines)}, got {engine}")
     return engines[engine]()
