@@ -67,7 +67,8 @@ class DFedEM(FederatedAlgorithm):
 
     def em_step(self, batch: Block) -> Tensor:
         """q of Eq. 8, [n, M]; the clients keep pi of Eq. 9."""
-        t, losses = batch.clients, self.losses(batch)
+        t = batch.clients
+        losses = self.own_models(self.models[t]).losses(batch)  # of each client's own components  [n, M]
         self.measure("objective", mixture_losses(self.pi[t], losses, batch.owner))  # Eq. 6
         q = self.e_step(self.pi[t], losses, batch)
         self.pi[t] = mixture_weights(q, batch.owner, self.pi[t])
@@ -84,10 +85,6 @@ class DFedEM(FederatedAlgorithm):
         gap = spectral_gap(w[np.ix_(active, active)])  # of the clients in the cohort
         self.measure("consensus_error", torch.tensor([spread], dtype=torch.float64))
         self.measure("spectral_gap", torch.tensor([gap], dtype=torch.float64))
-
-    def losses(self, batch: Block) -> Tensor:
-        """The losses of each client's own components, [n, M]."""
-        return self.own_models(self.models[batch.clients]).losses(batch)
 
     def personal_models(self, clients: Tensor) -> OwnModels:
         """Client t predicts with its own components, weighted by pi_t (Eq. 5)."""
