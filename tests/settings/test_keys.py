@@ -11,8 +11,10 @@ from fedem_lightning.run import gate
 from fedem_lightning.run.gate import check_configuration, own_targets
 from fedem_lightning.settings import keys
 from fedem_lightning.settings.keys import (
+    SAME,
     choices,
     flatten,
+    fold,
     implied_adaptation,
     method_title,
     nearest,
@@ -95,6 +97,17 @@ def test_every_choice_of_a_cheap_group_passes(group: str) -> None:
     for choice in choices()[group]:
         if (group, choice) not in {("network", "devices"), ("adaptation", "dapper")}:  # they need files
             check_configuration(composed(f"{group}={choice}"))
+
+
+@pytest.mark.parametrize("means", sorted({*SAME.values()}))
+def test_what_the_table_says_can_be_written(means: str) -> None:
+    assert composed(f"algorithm={means}".split()[0], *means.split()[1:]).algorithm.title
+
+
+def test_the_tables_have_folded_names_that_are_none_of_ours() -> None:
+    ours = {fold(name) for name in choices()["algorithm"]}
+    assert all(name == fold(name) for name in SAME)
+    assert not SAME.keys() & ours
 
 
 def test_the_nearest_name() -> None:

@@ -4,6 +4,7 @@ TABLE = "dataset=table dataset.label=y dataset.client=client"
 ROWS = {
     "algorithm=fedagv": "algorithm=fedagv: no such choice; did you mean fedavg?",
     "algorithm=FedALA": "algorithm=FedALA: no such choice; did you mean fedala?",
+    "algorithm=PerAvg": "algorithm=PerAvg: here it is algorithm=per_fedavg",
     "+experiment=digts": "experiment=digts: no such choice; did you mean digits?",
     "algorithm=null": "algorithm=null",
     "algorithm=fedem,fedavg": "Ambiguous value for argument 'algorithm=fedem,fedavg' 1. To use it as a",

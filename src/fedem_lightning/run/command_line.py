@@ -22,7 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from fedem_lightning.settings import configs as configs  # it hands Hydra what stands in no file of its own
 from fedem_lightning.settings.errors import UserError, installs, meant, one_line, require
-from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, choices, nearest
+from fedem_lightning.settings.keys import CALLS_RUN, CONFIG_DIR, FINDS_RUN, SAME, choices, fold, nearest
 
 _ASIDE = re.compile(r"^\s*(See https|full_key: |object_type=|Config search path|provider=).*$", re.MULTILINE)
 """Lines of Hydra's messages that tell a user nothing."""
@@ -70,6 +70,8 @@ def _line(error: Exception, words: Sequence[str]) -> str:
             return f"hydra/sweeper=optuna: not installed; {installs('optuna')}"
         like = nearest(choice, error.options)
         meant = f"did you mean {like}?" if like else f"there are {', '.join(sorted(error.options))}"
+        if group == "algorithm" and fold(choice) in SAME:
+            return f"algorithm={choice}: here it is algorithm={SAME[fold(choice)]}"
         return f"{group}={choice}: no such choice; {meant}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {one_line(_ASIDE.sub('', message))}"

@@ -141,6 +141,24 @@ def implied_adaptation(algorithm: str) -> str | None:
     return next((name for group, name in chosen.items() if group.startswith("override /adaptation")), None)
 
 
+SAME = {
+    **{name: "per_fedavg" for name in ("peravg", "perfedavgfo", "fedmaml", "reptile")},
+    **{name: "fedavg_plus" for name in ("fedavgft", "fedavgfinetune", "finetune", "ft")},
+    **{name: "fedavg aggregation=private" for name in ("dpfedavg", "dpfedavgfixed", "dpfedavgadaptive", "fedavgdp")},
+    **{name: "qffl" for name in ("qfedavg", "qffedavg")},
+    **{name: "clustered" for name in ("cfl", "clusteredfl")},
+    **{name: "local" for name in ("localonly", "standalone", "separate")},
+    **{name: "fedavg aggregation=multi_krum" for name in ("krum", "multikrum")},
+    **{name: f"fedavg algorithm/server_optimizer={name}" for name in ("fedadam", "fedyogi", "fedadagrad")},
+    "fedopt": "fedavg algorithm/server_optimizer=fedadam",
+    "fedmedian": "fedavg aggregation=median",
+    "fedtrimmedavg": "fedavg aggregation=trimmed_mean",
+    "fedmtl": "mocha",
+    "ifca": "hypcluster",
+}
+"""What to write after `algorithm=`, by the folded name that peers use for the same method."""
+
+
 def fold(name: str) -> str:
     """A name without case and separators: LG-FedAvg and lg_fedavg are the same."""
     return "".join(filter(str.isalnum, name)).lower()
