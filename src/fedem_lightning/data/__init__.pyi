@@ -5,7 +5,7 @@ from .hub import HubDataModule
 from .images import Digits, ImageDataModule, Shift
 from .own_data import TaskOptions
 from .own_folders import FolderDataModule, PFLlibDataModule
-from .partitions import Dealing
+from .partitions import Partitioning
 from .samples import Arrays, Domains, Windows
 from .splits import HoldOut, OwnSplitting, Split, Splitting
 from .table_features import TableFeatures
@@ -16,7 +16,6 @@ from .torch_data import TorchDataModule
 __all__ = [
     "Arrays",
     "Block",
-    "Dealing",
     "DensityDataModule",
     "Digits",
     "Domains",
@@ -29,6 +28,7 @@ __all__ = [
     "NpzDataModule",
     "OwnSplitting",
     "PFLlibDataModule",
+    "Partitioning",
     "Shift",
     "Split",
     "Splitting",

@@ -55,7 +55,7 @@ class FederatedDataModule(Recorded, pl.LightningDataModule):
             split: 0 train, 1 val, 2 test (or these words) [n]; default: drawn per client by `fractions`.
             names: names of the clients, [T]; `client` must then be whole numbers in 0..T-1.
             domain: the domain of each sample [n], whole numbers or strings; `Agnostic` needs it.
-            options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+            options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
         Raises:
             UserError: arrays do not fit together, x has NaN, or a client has no training samples.
@@ -127,7 +127,7 @@ class NpzDataModule(FederatedDataModule):
 
     Args:
         path: the .npz file.
-        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+        options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
     """
 

@@ -38,7 +38,7 @@ class HubDataModule(FederatedDataModule):
             called valid and validation), else drawn per client by `fractions`.
         tokenizer: of the texts: a model's folder or its name on the Hub; or a function from texts to a dictionary.
         max_length: L at most, in tokens.
-        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+        options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
     """
 

@@ -12,7 +12,7 @@ import torch
 from fedem_lightning.data.arrays import check_clients, check_labels, listed
 from fedem_lightning.data.datamodule import FederatedDataModule
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import Dealing, Labels, Partition, PartitionName
+from fedem_lightning.data.partitions import Labels, Partition, Partitioning, PartitionName
 from fedem_lightning.data.randomness import Purpose, generator
 from fedem_lightning.data.samples import Arrays, Domains
 from fedem_lightning.data.sources import SOURCES, load_arrays
@@ -40,19 +40,19 @@ class Shift:
     shifted_share: Share = 1.0
 
     def apply(
-        self, x: np.ndarray, y: np.ndarray, dealt: Partition, n_classes: int, seed: int
+        self, x: np.ndarray, y: np.ndarray, divided: Partition, n_classes: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Assigns clients to groups, and shifts all samples of a group in the same way.
 
         Returns x [n, ...], changed in place unless labels are permuted, y int [n], and every client's group, int64 [T].
         """
-        n_clients, most = len(dealt.names), {"rotation": 4, "inversion": 2}.get(self.shift or "", self.n_groups)
+        n_clients, most = len(divided.names), {"rotation": 4, "inversion": 2}.get(self.shift or "", self.n_groups)
         require(self.n_groups <= n_clients, f"n_groups: {self.n_groups} groups, but there are {n_clients} clients")
         require(self.n_groups <= most, f"n_groups: {self.shift} makes {most} groups at most, got {self.n_groups}")
         rng = generator(seed, Purpose.GROUPS)
-        n_dealt, order = round(self.shifted_share * n_clients), np.arange(n_clients)
-        group = rng.permutation(np.where(order < n_dealt, order % self.n_groups, 0))
-        of_sample = np.where(dealt.client >= 0, group[dealt.client], -1)
+        n_grouped, order = round(self.shifted_share * n_clients), np.arange(n_clients)
+        group = rng.permutation(np.where(order < n_grouped, order % self.n_groups, 0))
+        of_sample = np.where(divided.client >= 0, group[divided.client], -1)
         if self.shift == "labels":  # the first group keeps its own
             permuted = (rng.permutation(n_classes) for _ in range(self.n_groups - 1))
             table = np.stack([np.arange(n_classes), *permuted])
@@ -77,7 +77,7 @@ class ImageDataModule(FederatedDataModule):
 
     Args:
         name: femnist, emnist, mnist, cifar10 or cifar100.
-        partition, n_clients: see `Dealing`.
+        partition, n_clients: see `Partitioning`.
         path: a file or folder with the data, see `sources.load_arrays`.
         data_dir: where downloads are kept.
         sample_fraction: up to 1: fraction of the samples to use, drawn at random; from 2 on: their number.
@@ -85,7 +85,7 @@ class ImageDataModule(FederatedDataModule):
         mean, std: of each channel in [0, 1], for normalisation.
         domains: name of a domain -> regular expression for the start of its clients' names, for `Agnostic`.
         label_smoothing: in [0, 1), see `Classification`.
-        options: those of `Dealing`, `Shift` and `Splitting`.
+        options: those of `Partitioning`, `Shift` and `Splitting`.
 
     """
 
@@ -103,27 +103,27 @@ class ImageDataModule(FederatedDataModule):
         std: Sequence[float] | None = None,
         domains: Mapping[str, str] | None = None,
         label_smoothing: BelowOne = 0.0,
-        **options: Annotated[Any, Dealing, Shift, Splitting],
+        **options: Annotated[Any, Partitioning, Shift, Splitting],
     ) -> None:
-        dealt_by = {"partition": partition, "n_clients": n_clients}
-        dealing, shift, splitting = grouped(dealt_by | options, Dealing, Shift, Splitting)
+        divided_by = {"partition": partition, "n_clients": n_clients}
+        partitioning, shift, splitting = grouped(divided_by | options, Partitioning, Shift, Splitting)
         arrays, origin = load_arrays(name, path, data_dir)
         n_classes, truth = SOURCES[name].n_classes, {}
         x, labels = _checked(arrays, n_classes, origin)
-        dealt, y = _deal_share(labels, sample_fraction, dealing, splitting.seed), labels.y
+        divided, y = _part_of(labels, sample_fraction, partitioning, splitting.seed), labels.y
         if shift.shift is not None:
-            x, y, truth["group"] = shift.apply(x, y, dealt, n_classes, splitting.seed)
+            x, y, truth["group"] = shift.apply(x, y, divided, n_classes, splitting.seed)
         super().__init__(
             Federation.from_samples(
                 Arrays(torch.from_numpy(x), torch.from_numpy(y), mean, std, invert),
-                dealt.client,
-                splitting.split(dealt.client),
+                divided.client,
+                splitting.split(divided.client),
                 task=Classification(n_classes, label_smoothing=label_smoothing),
-                names=dealt.names,
-                seen=splitting.seen(dealt.names),
+                names=divided.names,
+                seen=splitting.seen(divided.names),
                 truth=truth,
-                domains=None if domains is None else domains_by_name(domains, dealt.client, dealt.names),
-                notes={"source": origin, "partition": str(partition), **dealt.notes},
+                domains=None if domains is None else domains_by_name(domains, divided.client, divided.names),
+                notes={"source": origin, "partition": str(partition), **divided.notes},
             )
         )
 
@@ -141,19 +141,19 @@ def _checked(arrays: dict[str, np.ndarray], n_classes: int, origin: str) -> tupl
     return x, Labels(y, coarse, client, names)
 
 
-def _deal_share(labels: Labels, fraction: float, dealing: Dealing, seed: int) -> Partition:
+def _part_of(labels: Labels, fraction: float, partitioning: Partitioning, seed: int) -> Partition:
     """Partitions a random subset of the samples, without a copy; the other samples belong to no client."""
     if fraction == 1:
-        return dealing.deal(labels, seed)
+        return partitioning.divide(labels, seed)
     n = len(labels.y)
     number = max(1, round(fraction * n)) if fraction <= 1 else int(fraction)
     require(number <= n, f"sample_fraction: {number} samples, but there are only {n}")
     kept = np.sort(generator(seed, Purpose.SUBSAMPLE, 0).permutation(n)[:number])
     coarse, owner = (None if a is None else a[kept] for a in (labels.coarse, labels.client))
-    dealt = dealing.deal(Labels(labels.y[kept], coarse, owner, labels.names), seed)
+    divided = partitioning.divide(Labels(labels.y[kept], coarse, owner, labels.names), seed)
     client = np.full(n, -1, dtype=np.int64)
-    client[kept] = dealt.client
-    return Partition(client, dealt.names, {"sample_fraction": fraction, **dealt.notes})
+    client[kept] = divided.client
+    return Partition(client, divided.names, {"sample_fraction": fraction, **divided.notes})
 
 
 def domains_by_name(patterns: Mapping[str, str], client: np.ndarray, names: Sequence[str]) -> Domains:
@@ -193,18 +193,18 @@ class Digits(FederatedDataModule):
         (splitting,) = grouped(options, Splitting)
         images, y = load_digits(return_X_y=True)
         x = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # grey levels 0..16 as pixels
-        dealt = Dealing("dirichlet", n_clients, alpha).deal(Labels(y), splitting.seed)
-        x, y, group = Shift("labels", n_groups).apply(x, y, dealt, 10, splitting.seed)
+        divided = Partitioning("dirichlet", n_clients, alpha).divide(Labels(y), splitting.seed)
+        x, y, group = Shift("labels", n_groups).apply(x, y, divided, 10, splitting.seed)
         super().__init__(
             Federation.from_arrays(
                 x,
                 y,
-                dealt.client,
-                splitting.split(dealt.client),
+                divided.client,
+                splitting.split(divided.client),
                 task=Classification(10),
-                names=dealt.names,
-                seen=splitting.seen(dealt.names),
+                names=divided.names,
+                seen=splitting.seen(divided.names),
                 truth={"group": group} if n_groups > 1 else {},
-                notes=dealt.notes,
+                notes=divided.notes,
             )
         )

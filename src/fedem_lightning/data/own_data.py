@@ -23,7 +23,7 @@ from fedem_lightning.data.arrays import (
     listed,
 )
 from fedem_lightning.data.federation import Federation
-from fedem_lightning.data.partitions import Dealing, Labels
+from fedem_lightning.data.partitions import Labels, Partitioning
 from fedem_lightning.data.samples import Domains, n_rows
 from fedem_lightning.data.splits import OwnSplitting
 from fedem_lightning.data.table_features import TableFeatures
@@ -75,7 +75,7 @@ class TaskOptions:
 
 
 @dataclass(frozen=True)
-class OwnOptions(TaskOptions, Dealing, OwnSplitting):
+class OwnOptions(TaskOptions, Partitioning, OwnSplitting):
     """All options of a user's own data."""
 
 
@@ -121,10 +121,10 @@ def checked_federation(
             warnings.warn("x: numbers in 0..255 look like pixels; give them as uint8, or divide by 255", stacklevel=3)
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             x, notes["images"] = to_channels_last(x)
-    dealt = options.deal_own(Labels(y, None, owner, own_names), options.seed, options.by_class)
+    divided = options.divide_own(Labels(y, None, owner, own_names), options.seed, options.by_class)
     given = None if arrays.split is None else check_split(as_array("split", arrays.split), n)
-    codes, seen = options.split_own(dealt.client, arrays.by, given), options.seen(dealt.names)
-    train = (codes == 0) & (dealt.client >= 0) & seen[dealt.client]
+    codes, seen = options.split_own(divided.client, arrays.by, given), options.seen(divided.names)
+    train = (codes == 0) & (divided.client >= 0) & seen[divided.client]
     if learn is not None:
         require(bool(train.any()), "split: no client that trains has a training sample")
         made = learn(train)
@@ -138,13 +138,13 @@ def checked_federation(
     return Federation.from_arrays(
         x,
         y,
-        dealt.client,
+        divided.client,
         codes,
         task=task,
-        names=dealt.names,
+        names=divided.names,
         seen=seen,
         domains=domains,
-        notes={**notes, **options.notes_of(task), **dealt.notes},
+        notes={**notes, **options.notes_of(task), **divided.notes},
         features=made,
     )
 

@@ -29,7 +29,7 @@ class FolderDataModule(FederatedDataModule):
     Args:
         path: the folder.
         size: images become squares of so many pixels; None: all have the same size.
-        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+        options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
     """
 

@@ -183,7 +183,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {f.__name__: f for f in (natur
 
 
 @dataclass(frozen=True)
-class Dealing:
+class Partitioning:
     """How samples are dealt to clients. The partition is passed those of the other options that it has.
 
     Args:
@@ -206,23 +206,23 @@ class Dealing:
     shards_per_client: PositiveInt = 2
     min_samples: Count = 10
 
-    def deal(self, labels: Labels, seed: int) -> Partition:
+    def divide(self, labels: Labels, seed: int) -> Partition:
         """Calls the partition, which may be a user's own function."""
         partition = PARTITIONS[self.partition] if isinstance(self.partition, str) else self.partition
-        own = Dealing.__dataclass_fields__.keys() & inspect.signature(partition).parameters
+        own = Partitioning.__dataclass_fields__.keys() & inspect.signature(partition).parameters
         options = {name: getattr(self, name) for name in own}
         check_arguments("", partition, options)
-        dealt = partition(labels, seed, **options)
+        divided = partition(labels, seed, **options)
         wanted = "partition: expected a function (labels, seed, ...) that returns a Partition"
-        require(isinstance(dealt, Partition), f"{wanted}, got {given(dealt)}")
-        return dealt
+        require(isinstance(divided, Partition), f"{wanted}, got {given(divided)}")
+        return divided
 
-    def deal_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
+    def divide_own(self, labels: Labels, seed: int, by_class: bool) -> Partition:
         """Deals a user's own samples, and notes how, unless they stay with their clients; `by_class`: y are classes."""
         if self.partition == "natural" and labels.client is not None and self.n_clients is None:
             return Partition(labels.client, labels.names or ())
         known = by_class or self.partition not in ("dirichlet", "pachinko", "shards")
         none = f"partition: {self.partition} deals by class, a regression and samples of several labels have none"
         require(known, f"{none}; use iid")
-        dealt = self.deal(labels, seed)
-        return Partition(dealt.client, dealt.names, {"partition": str(self.partition), **dealt.notes})
+        divided = self.divide(labels, seed)
+        return Partition(divided.client, divided.names, {"partition": str(self.partition), **divided.notes})

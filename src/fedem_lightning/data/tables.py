@@ -49,7 +49,7 @@ class TableDataModule(FederatedDataModule):
         split: name of a column with 0 train, 1 val, 2 test (or these words); default: drawn per client by `fractions`.
         task: "classification" (one logit a class), "binary" (one logit), or "regression". Default: classification if
             the labels are strings, booleans, or whole numbers with at most 20 different values; regression otherwise.
-        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+        options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
     """
 

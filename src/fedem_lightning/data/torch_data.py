@@ -32,7 +32,7 @@ class TorchDataModule(FederatedDataModule):
         test: test samples, client -> samples; those in `data` are then for training. None: `fractions` split `data`.
         val: validation samples, likewise; it needs `test`.
         client: of one Dataset: the client of each sample [n], whole numbers or strings. None: a partition deals them.
-        options: those of `TaskOptions`, `Dealing` and `OwnSplitting`.
+        options: those of `TaskOptions`, `Partitioning` and `OwnSplitting`.
 
     Example:
         >>> import torch

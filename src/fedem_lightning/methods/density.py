@@ -77,9 +77,9 @@ class DensityFedEM(FedEM):
             self.means, self.variances = fitted(self.means, self.variances, means.extras, self.regularization)
         super().server_update(means, round_)
 
-    def losses(self, batch: Block) -> Tensor:
+    def losses(self, batch: Block, n: int | None = None) -> Tensor:
         """l_im, or without labels -log N(x_i; mu_m, Sigma_m): [n, M]."""
         if batch.federation.samples.labelled:
-            return super().losses(batch)
+            return super().losses(batch, n)
         z = torch.cat([piece.vectors(self.means.dtype) for piece in batch.pieces()])  # [n, d]
         return -log_densities(z, self.means, self.variances.rsqrt())
