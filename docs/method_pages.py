@@ -44,7 +44,7 @@ def families() -> dict[str, list[str]]:
     """The methods by the headings of the page of all methods; one that it does not list is among others."""
     found: dict[str, list[str]] = {}
     for section in re.split(r"^## ", INDEX.read_text(), flags=re.M)[1:]:
-        if names := re.findall(r"^\| \[[^]`]+\]\((\w+)\.md\)", section, re.M):
+        if names := re.findall(r"^- \[[^]`]+\]\((\w+)\.md\)", section, re.M):
             found[section.splitlines()[0]] = names
     listed = {name for names in found.values() for name in names}
     others = [name for name in methods() if name not in listed]
