@@ -36,10 +36,11 @@ class FEROMA(FederatedAlgorithm):
     it. With profile_j and theta_j of the clients of the last round,
 
         w_kj     = 1 / (|profile_k - profile_j| + 1e-8)
-        theta_k <- local_sgd(sum_j w_kj n_j theta_j / sum_j w_kj n_j);  in the first such round local_sgd(w).
+        theta_k <- local_sgd(sum_j w_kj n_j theta_j / sum_j w_kj n_j)
 
-    In distances each mean and deviation is divided by its range over the first such round. A new client takes the
-    last theta_j of the nearest last profile_j by what it has of its own: without labels the part of all samples.
+    and in the first such round local_sgd(w). In distances each mean and deviation is divided by its range over the
+    first such round. A new client takes the last theta_j of the nearest last profile_j by what it has of its own:
+    without labels the part of all samples.
 
     Args:
         warm_up_rounds: of FedAvg.
