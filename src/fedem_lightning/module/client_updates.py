@@ -1,6 +1,7 @@
-"""The client updates of a round, batch by batch: what clients send, compressed where the run says so, and its cost."""
+"""The client updates of a round, batch by batch: what clients send, what changes it on its way, and its cost."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -8,6 +9,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
 from fedem_lightning.aggregate import Models, Update, all_finite, check_update
+from fedem_lightning.aggregate.compression import Compression
 from fedem_lightning.data.federation import Block, Federation
 from fedem_lightning.data.randomness import Purpose, fold
 from fedem_lightning.method import Method
@@ -16,6 +18,9 @@ from fedem_lightning.models.tensors import frozen_bytes, trained_parameters
 from fedem_lightning.settings.errors import UserError, require
 from fedem_lightning.state.history import RoundMetrics, first_line
 from fedem_lightning.state.network import Traffic, Transmission, times_of_round
+
+Filter = Callable[[Update, Tensor], Update]
+"""Changes the updates of some clients, int64 [C]."""
 
 
 class ClientUpdates:
@@ -95,7 +100,7 @@ class ClientUpdates:
         kind, rule = type(self.algorithm).__name__, self.algorithm.aggregation
         combined = update is not None or rule.is_plain
         require(combined, f"aggregation: {kind} sends no updates, expected mean, got {type(rule).__name__}")
-        return None if update is None else compressed(self.algorithm, update, block, self.round_)
+        return update
 
 
 def rehearsed(algorithm: Method, data: Federation, clients: Tensor, round_: int) -> Update | None:
@@ -110,21 +115,33 @@ def rehearsed(algorithm: Method, data: Federation, clients: Tensor, round_: int)
         put_back()
 
 
-def compressed(algorithm: Method, update: Update, block: Block, round_: int) -> Update:
+def filters_of(algorithm: Method, federation: Federation, round_: int, faulty: Tensor) -> list[Filter]:
+    """What changes the updates of a batch of clients on their way to the server: compression, then faults."""
+    result: list[Filter] = []
+    compression, faults = algorithm.compression, algorithm.faults
+    if compression is not None:
+        result.append(functools.partial(compressed, algorithm, compression, federation, round_))
+    if faults is not None:
+        parameters = set(trained_parameters(algorithm.components[0]))
+        result.append(lambda update, clients: faults.corrupted(update, torch.isin(clients, faulty), parameters))
+    return result
+
+
+def compressed(
+    algorithm: Method, compression: Compression, federation: Federation, round_: int, update: Update, clients: Tensor
+) -> Update:
     """Compresses updates d = theta_t - theta; a client keeps the error where the compression says so.
 
     Buffers, such as the statistics of BatchNorm, are sent as they are. So are a method's extras.
     """
-    compression, clients, start = algorithm.compression, block.clients, update.start
-    if compression is None:
-        return update
+    start, keys = update.start, clients if federation.keys is None else federation.keys[clients]
     d = {name: update.models[name] - start[name] for name in _compressible(algorithm, update)}  # [C, M, ...]
     finite = all_finite(d)  # [C]; the server rejects the others
     store = algorithm.compression_error
     if store is not None:
         kept = store[clients]
         d = {name: rows + kept[name][:, : rows.shape[1]] for name, rows in d.items()}
-    message = compression.encode(d, fold(algorithm.seed, Purpose.COMPRESSION, round_, block.keys))
+    message = compression.encode(d, fold(algorithm.seed, Purpose.COMPRESSION, round_, keys))
     decoded = compression.decode(message, d)
     if store is not None:
         errors = {name: torch.cat([d[name] - decoded[name], kept[name][:, d[name].shape[1] :]], dim=1) for name in d}

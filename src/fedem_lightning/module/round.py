@@ -15,7 +15,14 @@ from fedem_lightning.data.federation import Federation
 from fedem_lightning.data.randomness import expected_size, sample_cohort, sample_independently
 from fedem_lightning.method import Method
 from fedem_lightning.models.tensors import trained_parameters
-from fedem_lightning.module.client_updates import ClientUpdates, count_traffic, rehearsed, transmission_of, work_of
+from fedem_lightning.module.client_updates import (
+    ClientUpdates,
+    count_traffic,
+    filters_of,
+    rehearsed,
+    transmission_of,
+    work_of,
+)
 from fedem_lightning.settings.errors import Diverged, NoUpdateLeft, UserError
 from fedem_lightning.state.history import NO_ANSWER, NOT_FINITE, Rejection, Round, RoundMetrics, summarised
 from fedem_lightning.state.network import Transmission
@@ -84,7 +91,7 @@ def train_clients(
         UserError: a client failed, no client update was left, or their mean is not finite.
 
     """
-    processes, remote, faults = Processes.of(algorithm.trainer), algorithm.remote, algorithm.faults
+    processes, remote = Processes.of(algorithm.trainer), algorithm.remote
     shares = algorithm.states.divide(processes, federation, cohort)
     if shares is None:
         any_size = algorithm.aggregation.samples_independently  # the next cohort has another
@@ -101,7 +108,7 @@ def train_clients(
     key = (algorithm.seed, round_) if remote is None else None  # else the noise has none
     context = RoundContext(cohort, parameters, start, sampling, key)
     collector, algorithm.round_metrics = algorithm.aggregation.begin(context), RoundMetrics()
-    here = ClientUpdates(algorithm, round_)
+    here, filters = ClientUpdates(algorithm, round_), filters_of(algorithm, federation, round_, faulty)
     updates = here.updates(federation, mine) if remote is None else remote.updates(algorithm, federation, mine, round_)
     failure, sent, streams = None, None, set[int]()  # the server's streams that a client has received
     try:
@@ -110,8 +117,8 @@ def train_clients(
                 continue
             sent = sent or transmission_of(algorithm, update)
             streams |= set() if update.stream is None else set(update.stream.unique().tolist())
-            if faults is not None:
-                update = faults.corrupted(update, torch.isin(clients, faulty), parameters)
+            for change in filters:
+                update = change(update, clients)
             finite = collector.add(update, clients)
             if not finite.all():
                 algorithm.round_metrics.reject(clients[~finite])
