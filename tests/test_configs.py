@@ -34,6 +34,7 @@ FITTING = {  # a data set for an algorithm or a backbone that does not run on th
     "categorical": "density",
     "cnn": "npz",
     "cnn_reference": "npz",
+    "l2sgd": "npz",  # its steps are drawn, also where no rates bring local_steps=null
     "lenet": "npz",
     "oracle": "density",
     "mobilenet_v2": "cifar10",
@@ -46,6 +47,7 @@ BY_DEFAULT = {  # one or two of each group; tests of each part have the others
     "adaptation/finetune",
     "aggregation/median",
     "algorithm/fedem",
+    "algorithm/l2sgd",
     "algorithm/user_centric",
     "backbone/mlp",
     "compression/top_k",
