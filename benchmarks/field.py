@@ -48,13 +48,15 @@ def run(source: Source, words: Sequence[str], names: Sequence[str], folder: Path
     runs = Runs(folder, words, source)
     runs.settle()
     tried: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
+    file = folder / "left_out.json"
+    left_out: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
     for candidate in candidates(names, runs.is_linear):
+        left_out.pop(candidate.name, None)
         try:
             tried |= _run_one(runs, candidate, tried, trials, seeds)
         except fl.UserError as error:
             left_out[candidate.name] = str(error)
-        (folder / "left_out.json").write_text(json.dumps(left_out, indent=1))
+        file.write_text(json.dumps(left_out, indent=1))
 
 
 def _run_one(runs: Runs, candidate: Candidate, tried: dict[str, Any], trials: int, seeds: int) -> dict[str, Any]:
@@ -151,11 +153,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--md", type=Path, help="where the tables are written")
+    parser.add_argument("--csv", type=Path, help="where all numbers are written, a row for each method and federation")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if chosen.what == "table":
-        text = "\n\n".join(pages(table(chosen.out), chosen.out))
+        results = table(chosen.out)
+        if chosen.csv:
+            results.round(5).to_csv(chosen.csv)
+        text = "\n\n".join(pages(results, chosen.out))
         print(text)
         if chosen.md:
             chosen.md.write_text(text + "\n")
