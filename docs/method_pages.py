@@ -1,7 +1,7 @@
 """Adds to each page of docs/methods what the repository knows of the method, when the site is built.
 
-`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/costs.csv the costs, scores.csv beside it
-and in docs/lab_notes the scores. A method without a page gets one, from the first comment of its file, and a line on
+`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/costs.csv the costs, scores.csv beside it,
+and scores.csv and field.csv in docs/lab_notes the scores. A method without a page gets one, from the first comment of its file, and a line on
 the page of all methods.
 """
 
@@ -23,6 +23,7 @@ from fedem_lightning.settings.keys import implied_adaptation, shipped
 DOCS = Path(__file__).parent
 INDEX, COSTS = DOCS / "methods" / "index.md", DOCS / "methods" / "costs.csv"
 RESULTS, SCORES = DOCS / "methods" / "scores.csv", DOCS / "lab_notes" / "scores.csv"
+FIELD = DOCS / "lab_notes" / "field.csv"
 ARXIV = re.compile(r"arXiv ([\d.]*\d)")
 OWN_DATA = ["dataset=npz", "dataset.path=mine.npz", "backbone=mlp"]  # nothing was chosen for these
 
@@ -168,17 +169,21 @@ def scores_section(name: str) -> list[str]:
     lines = ["| data | here | the paper |", "|---|---|---|", *lines, ""] if lines else []
     shown = [title(other) for other in dict.fromkeys([name, "fedavg", "local"])]
     measured = [(experiment, scores) for experiment, scores in accuracies() if shown[0] in scores]
-    rows = [f"| `{name}` | {' | '.join(scores.get(other, '-') for other in shown)} |" for name, scores in measured]
-    head = [f"| `+experiment=`, test accuracy in % | {' | '.join(shown)} |", "|---|" + "---|" * len(shown)]
+    rows = [f"| {name} | {' | '.join(scores.get(other, '-') for other in shown)} |" for name, scores in measured]
+    head = [f"| test accuracy in % | {' | '.join(shown)} |", "|---|" + "---|" * len(shown)]
     lines += [*head, *rows, ""] if rows else []
     return ["## Scores", "", *lines] if lines else []
 
 
 def accuracies() -> list[tuple[str, dict[str, str]]]:
-    """Each experiment with the test accuracies of its methods, by their titles."""
+    """Each experiment, and federation of the field, with the test accuracies of its methods, by their titles."""
     found: dict[str, dict[str, str]] = {}
     for row in table(SCORES):
-        found.setdefault(row["experiment"], {})[row["method"]] = f"{row['accuracy']} ± {row['accuracy_sd']}"
+        accuracy = f"{row['accuracy']} ± {row['accuracy_sd']}"
+        found.setdefault(f"`+experiment={row['experiment']}`", {})[row["method"]] = accuracy
+    for row in [row for row in table(FIELD) if row["method"] in shipped("algorithm")]:
+        place = f"{row['federation'].replace('_', ' ')} ([the field](../reproduction/field.md))"
+        found.setdefault(place, {})[title(row["method"])] = f"{100 - 100 * float(row['error']):.1f}"
     return list(found.items())
 
 
