@@ -1,8 +1,8 @@
 """Adds to each page of docs/methods what the repository knows of the method, when the site is built.
 
-`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/costs.csv the costs, scores.csv beside it,
-and scores.csv and field.csv in docs/lab_notes the scores. A method without a page gets one, from the first comment of its file, and a line on
-the page of all methods.
+`configs/algorithm/NAME.yaml` gives the settings and the class, docs/methods/costs.csv the costs; scores.csv beside it,
+and scores.csv and field.csv in docs/lab_notes, the scores. A method without a page gets one, from the first comment of
+its file, and a line on the page of all methods.
 """
 
 import csv
