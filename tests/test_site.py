@@ -37,6 +37,7 @@ def test_a_methods_page_has_its_settings_scores_cost_and_class(
     for name, text in {
         "RESULTS": "method,data,page,here,paper\npfedme,synthetic,reproduction/fedem.md,70.0,69.2\n",
         "SCORES": "experiment,method,accuracy,accuracy_sd\nmine,pFedMe,69.4,1.0\nmine,Local,66.3,1.2\nx,Ditto,1,2\n",
+        "FIELD": "federation,method,error\nmy_shops,pfedme,0.25\nmy_shops,fedem_tuned,0.1\n",
     }.items():
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(site_code.method_pages, name, tmp_path / name)
@@ -45,8 +46,9 @@ def test_a_methods_page_has_its_settings_scores_cost_and_class(
     assert "| `penalty` | `1.0` | lambda (the paper: 15); chosen anew for some data sets; in Python 15.0 |" in page
     assert "| [synthetic](../reproduction/fedem.md) | 70.0 | 69.2 |" in page
     assert "| pFedMe | FedAvg | Local |" in page
-    assert "| `mine` | 69.4 ± 1.0 | - | 66.3 ± 1.2 |" in page
-    assert "`x`" not in page
+    assert "| `+experiment=mine` | 69.4 ± 1.0 | - | 66.3 ± 1.2 |" in page
+    assert "| my shops ([the field](../reproduction/field.md)) | 75.0 | - | - |" in page
+    assert "experiment=x" not in page
     assert "| theta_t | 1 / 1 | one local update |" in page
     assert "::: fedem_lightning.PFedMe" in page
     assert "[`FedAvg`](fedavg.md#in-python)" in site_code.method_pages.completed("fedavg_plus", "")
