@@ -28,6 +28,11 @@ def test_rates_go_on_beyond_the_edge_at_which_the_best_one_lies() -> None:
     assert rates == [0.1, 0.03, 0.3, 0.056, 0.18, 0.075, 0.13]
 
 
+def test_every_method_gets_as_many_trials_as_are_asked_for() -> None:
+    for candidate in default_candidates(linear=True):
+        assert len(tried(candidate, lambda s: abs(math.log(s[RATE] / 0.1)), 40, **{RATE: 0.1})) == 40
+
+
 def test_where_all_rates_diverge_lower_ones_follow() -> None:
     rates = [s[RATE] for s in tried(Candidate("a", "A", ()), lambda s: math.inf, 5)]
     assert rates == [0.1, 0.03, 0.3, 0.01, 0.003]

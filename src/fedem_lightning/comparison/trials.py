@@ -100,7 +100,12 @@ def next_setting(candidate: Candidate, tried: Sequence[tuple[Setting, float]], s
                 return setting
     if candidate.base is not None and best not in seen:
         return best  # the base has found a better setting since
-    finer = (best[RATE] * factor for factor in (10**-0.25, 10**0.25, 10**-0.125, 10**0.125))
+    finer = (
+        best[RATE] * 10 ** (sign * odd / 2**depth)
+        for depth in range(2, 8)
+        for odd in range(1, 2 ** (depth - 1), 2)
+        for sign in (-1, 1)
+    )
     return next((one for rate in finer if (one := {**best, RATE: float(f"{rate:.2g}")}) not in seen), None)
 
 
