@@ -65,13 +65,13 @@ def test_gaussians_and_a_client_without_labels_agree_with_numpy(engine: str) -> 
     for number in range(ROUNDS):
         expected.round(number)
     train(model, data, ROUNDS)
-    np.testing.assert_allclose(model.means.numpy(), expected.means, rtol=1e-9)
-    np.testing.assert_allclose(model.variances.numpy(), expected.variances, rtol=1e-9)
+    np.testing.assert_allclose(model.means.numpy(), expected.means, rtol=1e-12)
+    np.testing.assert_allclose(model.variances.numpy(), expected.variances, rtol=1e-12)
     x = expected.clients.samples[1][0]
     pi = np.full(M, 1 / M)
     for _ in range(20):
         pi = by_hand.e_step(pi, -expected.log_densities(x)).mean(axis=0)
-    np.testing.assert_allclose(model.personalize(x).weights.numpy(), pi, rtol=1e-9)
+    np.testing.assert_allclose(model.personalize(x).weights.numpy(), pi, rtol=1e-12)
 
 
 def test_the_command_takes_a_table_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

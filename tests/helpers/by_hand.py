@@ -120,4 +120,4 @@ def row(models: dict[str, torch.Tensor], c: int, m: int = 0) -> np.ndarray:
 
 def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
     """Equal up to rounding."""
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -189,7 +189,7 @@ def served(model: Any, t: int) -> Model:
     return {name: rows[0, 0].numpy() for name, rows in model.personal_models(torch.tensor([t])).models.items()}
 
 
-def assert_models_agree(found: Model, expected: Model, rtol: float = 1e-9) -> None:
+def assert_models_agree(found: Model, expected: Model, rtol: float = 1e-12) -> None:
     """Equal up to rounding, tensor by tensor."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
