@@ -81,9 +81,8 @@ class FedEM(FederatedAlgorithm):
     def e_step(self, pi: Tensor, losses: Tensor, batch: Block) -> Tensor:
         """The samples' weights in the components' losses, [n, M]: q of Eq. 8; in a warm-up those of FedAvg."""
         if self.warm_up.is_warming_up():
-            return torch.full_like(
-                losses, 1.0 if self.tied is None else 1 / losses.shape[1]
-            )  # theta_0 takes M gradients
+            weight = 1.0 if self.tied is None else 1 / losses.shape[1]  # theta_0 takes the sum of M gradients
+            return torch.full_like(losses, weight)
         return responsibilities(pi, self._e_step_losses(losses, batch), batch.owner)
 
     def _e_step_losses(self, losses: Tensor, batch: Block) -> Tensor:

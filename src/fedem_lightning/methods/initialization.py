@@ -217,6 +217,8 @@ class WarmUp:
             if algorithm.tied is not None:
                 models = algorithm.tied.mean_of_shared(models, torch.tensor(sizes))
             load_models(algorithm.components, models)
+            if algorithm.tied is not None:
+                algorithm.tied.tie()  # counters are no means
             algorithm.diagnostics["start"] = {"warmup_rounds": n_rounds, "group_sizes": sizes}
             line = f"after {n_rounds} rounds of one model, groups of {', '.join(map(str, sizes))} clients"
         rank_zero_only(print)(f"start: {line}")
